@@ -1,0 +1,1 @@
+"""TorchTPUJob: its models, its rules, reading documents, and the CRD made from them."""

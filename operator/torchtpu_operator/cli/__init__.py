@@ -1,0 +1,1 @@
+"""`ttj`, also `kubectl ttj`."""

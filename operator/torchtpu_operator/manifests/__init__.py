@@ -1,0 +1,1 @@
+"""TorchTPUJob -> KubeRay objects as plain JSON values. Pure and deterministic."""

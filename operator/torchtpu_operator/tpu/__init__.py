@@ -1,0 +1,1 @@
+"""TPU facts and arithmetic: generations, topologies, hosts, devices, ranks, process environments. Pure."""
