@@ -11,7 +11,9 @@ def main() -> int:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.py"], capture_output=True, text=True, check=True
     )
-    long = {p: n for p in listed.stdout.split() if Path(p).exists() and (n := len(Path(p).read_text().splitlines())) > LIMIT}
+    long = {
+        p: n for p in listed.stdout.split() if Path(p).exists() and (n := len(Path(p).read_text().splitlines())) > LIMIT
+    }
     for path, lines in long.items():
         print(f"{path}: {lines} lines, at most {LIMIT}: split it")
     return 1 if long else 0
