@@ -66,9 +66,9 @@ def backend() -> str:
 def report(step: int, metrics: Mapping[str, Any] | None = None, total: int | None = None) -> None:
     """Tell the job how far this rank is. Cheap: most calls only remember their arguments.
 
-    `step` counts from 0 or 1 as you like, `total` is the last one; metrics are numbers or one-element tensors, which are
-    read only when a report is written, at most five times a second and at the end. Raises TypeError if `step` or `total`
-    is not an int; never for a full disk or the like.
+    `step` counts from 0 or 1 as you like, `total` is the last one; metrics are numbers or one-element tensors, which
+    are read only when a report is written, at most five times a second and at the end. Raises TypeError if `step` or
+    `total` is not an int; never for a full disk or the like.
     """
     global _pending
     for name, value in (("step", step), ("total", total)):

@@ -93,18 +93,20 @@ class Gang:
         failure = self.first_failure
         if self.fault:
             rank, why = self.fault
-            return self._at(rank, Cause.CONFIGURATION, f"{self._place(rank)} {why}")
-        if failure and (stopped or not self.lost or self.table[failure.rank].address in self.lost):
-            return self._rank_failed(failure)
-        if stopped:
-            return Termination(Cause.STOPPED, stopped)
-        if self.lost:
-            return self._host_lost()
-        if uneven:
-            return self._uneven()
-        if self.succeeded:
-            return Termination(Cause.SUCCEEDED, f"all {len(self.table)} ranks ended with 0")
-        return Termination(Cause.INTERNAL, "the ranks ended without a cause that the driver knows")
+            ended = self._at(rank, Cause.CONFIGURATION, f"{self._place(rank)} {why}")
+        elif failure and (stopped or not self.lost or self.table[failure.rank].address in self.lost):
+            ended = self._rank_failed(failure)
+        elif stopped:
+            ended = Termination(Cause.STOPPED, stopped)
+        elif self.lost:
+            ended = self._host_lost()
+        elif uneven:
+            ended = self._uneven()
+        elif self.succeeded:
+            ended = Termination(Cause.SUCCEEDED, f"all {len(self.table)} ranks ended with 0")
+        else:
+            ended = Termination(Cause.INTERNAL, "the ranks ended without a cause that the driver knows")
+        return ended
 
     def _at(self, rank: int, cause: Cause, message: str, **evidence: Any) -> Termination:
         plan = self.table[rank]

@@ -29,7 +29,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """`slices`: the whole ones to use, by name, hosts by worker id; `missing`: a sentence, empty when enough are whole."""
+    """`slices`: whole ones to use, by name, hosts by worker id. `missing`: a sentence, empty when enough are whole."""
 
     slices: tuple[tuple[Host, ...], ...]
     seen: tuple[Host, ...]
@@ -98,7 +98,7 @@ def _missing(whole: list[Any], partial: list[str], odd: list[str], slices: int, 
 
 
 def order(slices: Iterable[tuple[Host, ...]], indexes: Mapping[str, int | None]) -> list[tuple[Host, ...]]:
-    """Slices by the replica index that each host (by node id) reports, or by name where those do not tell them apart."""
+    """Slices by the replica index that each host (by node id) reports, or by name where those do not differ."""
     known = [tuple(replace(host, slice_index=indexes.get(host.node_id)) for host in hosts) for hosts in slices]
     by_index = {hosts[0].slice_index for hosts in known}
     if None not in by_index and len(by_index) == len(known):

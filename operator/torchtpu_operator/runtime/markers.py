@@ -1,7 +1,7 @@
 """Files in the run directory by which a pod's preStop hook, launcher and driver know of each other.
 
-`stop`: whoever sees it stops gracefully. `busy-<pid>`: that process still works here; its content is the process's start
-time, so that a reused pid does not count. Standard library only.
+`stop`: whoever sees it stops gracefully. `busy-<pid>`: that process still works here; its content is the process's
+start time, so that a reused pid does not count. Standard library only.
 """
 
 import contextlib

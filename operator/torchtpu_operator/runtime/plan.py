@@ -65,7 +65,7 @@ def rank_file(run_dir: str, rank: int, suffix: str) -> str:
 def _torchrun(
     spec: JobSpec, shape: SliceShape, position: RankPosition, master: str, port: int, run_dir: str
 ) -> dict[str, str]:
-    """What torchrun's agent sets (torch/distributed/elastic/agent/server/local_elastic_agent.py), one role, no restarts.
+    """What torchrun's agent sets (torch 2.13, elastic/agent/server/local_elastic_agent.py); one role, no restarts.
 
     TORCHELASTIC_USE_AGENT_STORE is False because no agent holds a store: rank 0 opens it at MASTER_PORT.
     """

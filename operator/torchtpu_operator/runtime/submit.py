@@ -1,12 +1,11 @@
 """The submitter: hands the job to Ray once, follows it, and ends as the driver ends.
 
-Ray never gets the job twice: it is asked for the submission id first, also after a request without an answer, and refuses
-an id that it knows.
+Ray never gets the job twice: it is asked for the submission id first, also after a request without an answer, and
+refuses an id that it knows.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import secrets
 import shlex
@@ -21,8 +20,8 @@ from typing import Any
 from torchtpu_operator.contract import names
 from torchtpu_operator.contract.exits import EXIT_CODES, Cause
 from torchtpu_operator.contract.termination import Termination
+from torchtpu_operator.runtime.stream import RESULT_MARK
 
-RESULT_MARK = "TTJ-RESULT"
 TERMINATION_LOG = "/dev/termination-log"
 DASHBOARD_S = 300.0  # for the dashboard to answer at first
 SILENCE_S = 120.0  # of the dashboard, later, until the job counts as lost
@@ -32,7 +31,7 @@ LAST_LINES_S = 10.0  # for the log's end to arrive after the job's
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-class Lost(Exception):
+class LostError(Exception):
     """Ray cannot be asked, or does not know the job."""
 
 
@@ -99,7 +98,7 @@ class Submitter:
             self.stop_at = time.monotonic() + STOP_S
 
     def connect(self, timeout_s: float = DASHBOARD_S) -> None:
-        """Wait for the dashboard. Raises Lost."""
+        """Wait for the dashboard. Raises LostError."""
         from ray.job_submission import JobSubmissionClient
 
         deadline = time.monotonic() + timeout_s
@@ -110,11 +109,11 @@ class Submitter:
             except (ConnectionError, RuntimeError, OSError) as error:
                 if time.monotonic() > deadline or self.stop_at:
                     why = f"Ray's dashboard at {self.address} did not answer in {timeout_s:g} s"
-                    raise Lost(f"{why} ({type(error).__name__})") from error
+                    raise LostError(f"{why} ({type(error).__name__})") from error
                 time.sleep(POLL_S)
 
     def info(self) -> Any:
-        """What Ray knows of the job; None if it does not know it. Raises RuntimeError, OSError if Ray cannot be asked."""
+        """What Ray knows of the job; None if it does not know it. Raises RuntimeError or OSError without an answer."""
         try:
             return self._client.get_job_info(self.job)
         except RuntimeError as error:
@@ -123,7 +122,7 @@ class Submitter:
             raise
 
     def ensure_submitted(self, timeout_s: float = SILENCE_S) -> Any:
-        """Submit unless Ray knows the job; its info. Raises Lost."""
+        """Submit unless Ray knows the job; its info. Raises LostError."""
         deadline = time.monotonic() + timeout_s
         while True:
             with contextlib.suppress(RuntimeError, OSError):  # no answer: the next turn asks before it submits
@@ -136,11 +135,11 @@ class Submitter:
                 )
                 continue
             if time.monotonic() > deadline or self.stop_at:
-                raise Lost("the job could not be submitted to Ray")
+                raise LostError("the job could not be submitted to Ray")
             time.sleep(POLL_S)
 
     def follow(self, info: Any) -> Termination:
-        """Wait for the job's end. Raises Lost."""
+        """Wait for the job's end. Raises LostError."""
         key = ((info.runtime_env or {}).get("env_vars") or {}).get(names.ENV_RESULT_KEY, "")
         follower = Follower(self._client, self.job, key)
         follower.start()
@@ -158,15 +157,15 @@ class Submitter:
                     stop_sent = True
                 info = self.info()
                 if info is None:
-                    raise Lost("Ray no longer knows the job: its head was replaced")
+                    raise LostError("Ray no longer knows the job: its head was replaced")
                 if info.status.value in ENDED:
                     return info
                 answered = time.monotonic()
             except (RuntimeError, OSError) as error:
                 if time.monotonic() - answered > SILENCE_S:
-                    raise Lost(f"Ray's dashboard was silent for {SILENCE_S:g} s") from error
+                    raise LostError(f"Ray's dashboard was silent for {SILENCE_S:g} s") from error
             if self.stop_at and time.monotonic() > self.stop_at:
-                raise Lost(f"the job did not stop in {STOP_S:g} s")
+                raise LostError(f"the job did not stop in {STOP_S:g} s")
             time.sleep(POLL_S if not self.stop_at else POLL_S / 4)
 
 
@@ -189,7 +188,7 @@ def _run(submitter: Submitter) -> Termination:
     try:
         submitter.connect()
         return submitter.follow(submitter.ensure_submitted())
-    except Lost as lost:
+    except LostError as lost:
         cause = Cause.STOPPED if submitter.stop_at else Cause.SUBMISSION
         return Termination(cause, str(lost))
 
