@@ -1,16 +1,18 @@
-"""The TPU generations that GKE offers and Ray knows, and the kinds that are refused, with the reason.
+"""The TPU generations that GKE offers and this operator takes: numbers that no rule gives.
 
-Sources: the GKE cluster autoscaler's machine type tables (machine types, vCPU, memory), the GKE TPU device plugin
-(naming, devices), Ray 2.60 `ray/_private/accelerators/tpu.py` (Ray's names), xpk 1.16.0 (topology rules and lists).
+Sources: GKE autoscaler (labels, machine types, vCPU and memory), xpk 1.16 and the Pathways job API (shapes), GKE TPU
+device plugin (type names), Ray 2.60 (its names and its table of shapes).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """A TPU host: chips, vCPUs and memory in GB (10^9 bytes) of one machine."""
+    """A kind of TPU host: `chips` of it, virtual CPUs, and memory in GB (10^9 bytes)."""
 
     name: str
     chips: int
@@ -22,99 +24,133 @@ class MachineType:
 class Generation:
     """One TPU generation.
 
-    `type_prefix` and `cores_per_chip` make GKE's accelerator type (`v5p-16` is 8 chips of 2 cores); `devices_per_chip`
-    is what a framework sees. `max_cubes` bounds 3D topologies in cubes of 4x4x4 chips. `ray_bound` is the largest
-    sorted 3D topology in Ray's table, dimension by dimension; where that table is no box, `ray_shapes` lists it.
+    A shape below 64 chips is one of `small`. From there on (3D only) it is A <= B <= C, each a multiple of 4 and at
+    most 256, of at most `max_cubes` cubes of 4x4x4. Sources name few of those: `named`, and the most compact shape of
+    each number of cubes up to `compact_cubes`; the rest only follows from the rule. Ray's own table has `ray_named` and
+    what lies within `ray_largest`.
     """
 
     name: str
-    accelerator_label: str
+    accelerator_label: str  # value of cloud.google.com/gke-tpu-accelerator
     dimensions: int
-    cores_per_chip: int
-    devices_per_chip: int
-    type_prefix: str
-    ray_prefix: str
-    ray_accelerator_type: str
+    devices_per_chip: int  # what a framework sees, so ranks per chip
+    cores_per_chip: int  # TensorCores; they count in type names only
+    type_prefix: str  # of GKE's TPU_ACCELERATOR_TYPE
+    ray_version: str  # prefix of Ray's pod type
     machine_types: tuple[MachineType, ...]
+    small: tuple[str, ...]
     max_cubes: int = 0
-    largest_job_chips: int | None = None
-    ray_bound: tuple[int, int, int] | None = None
-    ray_shapes: frozenset[str] | None = None
-    listed: frozenset[str] = frozenset()
+    compact_cubes: int = 0
+    named: tuple[str, ...] = ()
+    ray_largest: tuple[int, ...] = ()
+    ray_named: tuple[str, ...] = ()
+    largest_job: int | None = None  # chips of the largest single job that Google documents, where less than the pod
+
+    @property
+    def ray_accelerator_type(self) -> str:
+        """Ray's name, as in `ray.io/accelerator-type`: `TPU-V6E`."""
+        return f"TPU-{self.ray_version.upper()}"
+
+    @property
+    def max_chips(self) -> int:
+        """Chips of the largest slice: 256 for the flat generations."""
+        return self.max_cubes * 64 or 256
 
 
-# Shapes that the vendor's tools list by name; every other multiple of a cube follows from a rule only.
-_CUBES_SMALL = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16".split()
-_V4_LISTED = frozenset([*_CUBES_SMALL, "4x4x16", "4x16x16"])
-_V5P_LISTED = frozenset(
-    [
-        *_CUBES_SMALL,
-        *"4x4x12 4x4x20 4x8x12 4x4x28 4x12x12 4x8x20 4x4x44 4x4x52 4x8x28 4x12x20 4x4x68 8x12x12 4x4x76 8x8x20".split(),
-        *"4x12x28 4x8x44 4x4x92 8x12x16 4x20x20 4x8x52 12x12x12 8x8x28 4x4x116 8x12x20 4x4x124 4x12x44 4x8x68".split(),
-        *"4x20x28 12x12x16 4x4x148 4x8x76 4x12x52 8x16x20 4x4x164 8x12x28 4x4x172 8x8x44 12x12x20 4x8x92".split(),
-        *"4x4x188 12x16x16 4x28x28 8x20x20 4x12x68 8x8x52 4x4x212 12x12x24 4x20x44 8x16x28 4x12x76 4x8x116".split(),
-        *"4x4x236 12x16x20 4x4x244 4x8x124 12x12x28 16x16x16 4x20x52 8x12x44 8x8x68 4x12x92 8x20x28 12x16x24".split(),
-        *"4x8x148 12x20x20 8x8x76 4x28x44 8x12x52 16x16x20 12x12x36 4x8x164 12x16x28 4x20x68 4x8x172 4x12x116".split(),
-        *"8x16x44 12x20x24 4x28x52 8x8x92 4x12x124 4x8x188 4x20x76 16x16x24 12x24x24 16x20x28".split(),
-    ]
+_SMALL = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+_NAMED_V4 = ("4x4x4", "4x4x8", "4x4x16", "4x8x8", "8x8x8", "8x8x12", "8x8x16", "4x16x16", "8x16x16")
+_RAY_V7X = (*_SMALL, "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
+
+
+def _machines(family: str, *sizes: tuple[int, int, int]) -> tuple[MachineType, ...]:
+    """Machine types of a family from (chips, vCPUs, GB)."""
+    return tuple(MachineType(f"{family}-{chips}t", chips, vcpus, memory) for chips, vcpus, memory in sizes)
+
+
+_flat = partial(
+    Generation,
+    dimensions=2,
+    devices_per_chip=1,
+    cores_per_chip=1,
+    small=("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    ray_largest=(16, 16),
 )
-_V7X_LISTED = _V5P_LISTED | {"1x1x1", "16x16x32", "16x24x24"}
-_V7X_RAY = frozenset("2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16".split())
+_deep = partial(Generation, dimensions=3, cores_per_chip=2)
 
 _ALL = (
-    Generation(
-        "v4", "tpu-v4-podslice", 3, 2, 1, "v4", "v4", "TPU-V4",
-        (MachineType("ct4p-hightpu-4t", 4, 240, 407),),
-        max_cubes=64, ray_bound=(12, 12, 16), listed=_V4_LISTED,
+    _deep(
+        name="v4",
+        accelerator_label="tpu-v4-podslice",
+        devices_per_chip=1,
+        type_prefix="v4",
+        ray_version="v4",
+        machine_types=_machines("ct4p-hightpu", (4, 240, 407)),
+        small=_SMALL,
+        max_cubes=64,
+        named=_NAMED_V4,
+        ray_largest=(12, 12, 16),
     ),
-    Generation(
-        "v5e", "tpu-v5-lite-podslice", 2, 1, 1, "v5litepod", "v5litepod", "TPU-V5LITEPOD",
-        (
-            MachineType("ct5lp-hightpu-1t", 1, 24, 48),
-            MachineType("ct5lp-hightpu-4t", 4, 112, 192),
-            MachineType("ct5lp-hightpu-8t", 8, 224, 384),
+    _flat(
+        name="v5e",
+        accelerator_label="tpu-v5-lite-podslice",
+        type_prefix="v5litepod",
+        ray_version="v5litepod",
+        machine_types=_machines("ct5lp-hightpu", (1, 24, 48), (4, 112, 192), (8, 224, 384)),
+    ),
+    _deep(
+        name="v5p",
+        accelerator_label="tpu-v5p-slice",
+        devices_per_chip=1,
+        type_prefix="v5p",
+        ray_version="v5p",
+        machine_types=_machines("ct5p-hightpu", (4, 208, 448)),
+        small=_SMALL,
+        max_cubes=140,
+        compact_cubes=96,
+        named=("12x24x24", "16x20x28"),
+        ray_largest=(16, 16, 24),
+        largest_job=6144,
+    ),
+    _flat(
+        name="v6e",
+        accelerator_label="tpu-v6e-slice",
+        type_prefix="v6e",
+        ray_version="v6e",
+        machine_types=_machines("ct6e-standard", (1, 44, 176), (4, 180, 720), (8, 180, 1440)),
+    ),
+    _deep(
+        name="v7x",
+        accelerator_label="tpu7x",
+        devices_per_chip=2,
+        type_prefix="tpu7x",
+        ray_version="v7x",
+        # Memory: the lower of two sources; the other says 248 and 992.
+        machine_types=_machines("tpu7x-standard", (1, 56, 240), (4, 224, 960)),
+        small=("1x1x1", *_SMALL),
+        max_cubes=144,
+        compact_cubes=96,
+        named=("12x24x24", "16x16x32", "16x20x28", "16x24x24"),
+        ray_named=_RAY_V7X,
+    ),
+)
+
+GENERATIONS: Mapping[str, Generation] = MappingProxyType({generation.name: generation for generation in _ALL})
+
+# Kinds that people may ask for, and why they get none: the rest of a sentence that begins with the name.
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("v2", "v3", "tpu-v3-device", "tpu-v3-slice"), "is a legacy generation without torch_tpu"),
+        **dict.fromkeys(("v4-lite", "tpu-v4-lite-device"), "is a legacy one-host part that Ray does not know"),
+        "tpu-v5-lite-device": "is a legacy label for which GKE's device plugin makes no usable environment",
+        "tpu7": "is known to neither Ray nor GKE's device plugin, unlike v7x (tpu7x)",
+        **dict.fromkeys(
+            ("v8", "v8t", "v8i", "tpu8t", "tpu8i"), "has no confirmed GKE label, machine type or topology yet"
         ),
-    ),
-    Generation(
-        "v5p", "tpu-v5p-slice", 3, 2, 1, "v5p", "v5p", "TPU-V5P",
-        (MachineType("ct5p-hightpu-4t", 4, 208, 448),),
-        max_cubes=140, largest_job_chips=6144, ray_bound=(16, 16, 24), listed=_V5P_LISTED,
-    ),
-    Generation(
-        "v6e", "tpu-v6e-slice", 2, 1, 1, "v6e", "v6e", "TPU-V6E",
-        (
-            MachineType("ct6e-standard-1t", 1, 44, 176),
-            MachineType("ct6e-standard-4t", 4, 180, 720),
-            MachineType("ct6e-standard-8t", 8, 180, 1440),
-        ),
-    ),
-    Generation(
-        "v7x", "tpu7x", 3, 2, 2, "tpu7x", "v7x", "TPU-V7X",
-        # Two sources differ on memory (992/248 and 960/240 GB): the lower, so that a request fits either way.
-        (MachineType("tpu7x-standard-1t", 1, 56, 240), MachineType("tpu7x-standard-4t", 4, 224, 960)),
-        max_cubes=144, ray_shapes=_V7X_RAY, listed=_V7X_LISTED,
-    ),
-)  # fmt: skip
+    }
+)
 
-GENERATIONS: Mapping[str, Generation] = {generation.name: generation for generation in _ALL}
-
-REFUSED: Mapping[str, str] = {
-    "v2": "v2 is not offered on GKE",
-    "v3": "v3 is legacy: its multi-host shapes are not confirmed and Ray has no table for its GKE shapes",
-    "v4-lite": "v4-lite is legacy and Ray has no mapping for its label tpu-v4-lite-device",
-    "tpu-v5-lite-device": "the v5e device label is legacy: the GKE device plugin gives its pods no usable environment; "
-    "use v5e on tpu-v5-lite-podslice",
-    "tpu7": "tpu7 is unknown to the GKE device plugin and to Ray; v7x is the supported variant",
-    "tpu8": "no 8th generation label, machine type or topology is published for GKE",
-}
-
-# Other spellings people use. The API stores one; the command line understands these.
-ALIASES: Mapping[str, str] = {
-    "trillium": "v6e",
-    "ironwood": "v7x",
-    "tpu7x": "v7x",
-    "v5litepod": "v5e",
-    "v5lite": "v5e",
-    **{generation.accelerator_label: generation.name for generation in _ALL},
-    **{generation.ray_accelerator_type.lower(): generation.name for generation in _ALL},
-}
+# Other names of the same thing: for the command line, and for hints in messages.
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"trillium": "v6e", "ironwood": "v7x", "v5litepod": "v5e"}
+    | {generation.accelerator_label: generation.name for generation in _ALL}
+)

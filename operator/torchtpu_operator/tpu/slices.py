@@ -1,27 +1,21 @@
-"""One TPU slice: which topologies exist, and everything that follows from generation, topology and chips per host."""
+"""Legal slice shapes, and what follows from one: hosts, devices, names, bounds, node selector."""
 
-import functools
-import itertools
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 from torchtpu_operator.tpu.generations import ALIASES, GENERATIONS, REFUSED, Generation, MachineType
 
 MAX_SLICES = 256
-MAX_DIMENSION = 256  # the largest dimension in xpk's generator
-CUBE_CHIPS = 64  # 4x4x4: from here on every dimension is a multiple of 4
-
-_TOPOLOGIES_2D = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_BASE_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
-_ONE_CHIP = ("1x1", "1x1x1")
-_CHIP_GRID = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}  # chips of one host, as the GKE device plugin has them
-_TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,3}", re.ASCII)
+MAX_SHOWN = 40  # characters of what was written that a message repeats
+MAX_DIMENSION = 256  # in chips; what xpk's generator stops at
+_HOST_GRIDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}  # chips on a host: how they lie
 
 
 class ShapeError(ValueError):
-    """A slice that does not exist. `field` names the part of `spec.tpu` that is wrong; `message` is for people."""
+    """A shape that GKE does not have. `field` is the API's name of what is wrong, `message` a whole sentence."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -31,7 +25,7 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SliceShape:
-    """A legal slice; `slice_shape` makes them. Bounds are GKE's text form, `x,y,z`."""
+    """One slice. Made by `slice_shape`, which checks it; made by hand it may be a shape that does not exist."""
 
     generation: Generation
     topology: str
@@ -39,244 +33,278 @@ class SliceShape:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The topology's numbers, two or three of them."""
+        """Chips along each dimension: two or three numbers."""
         return _dims(self.topology)
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Chips along x, y, z."""
-        x, y, z = (*self.dims, 1)[:3]
-        return x, y, z
+        return _grid(self.dims)
+
+    @property
+    def host_grid(self) -> tuple[int, int, int]:
+        """Chips of one host along x, y, z."""
+        return _HOST_GRIDS[self.chips_per_host]
+
+    @property
+    def hosts_grid(self) -> tuple[int, int, int]:
+        """Hosts along x, y, z."""
+        (x, y, z), (a, b, c) = self.grid, self.host_grid
+        return x // a, y // b, z // c
 
     @property
     def chips(self) -> int:
         """Chips of the slice."""
-        return math.prod(self.dims)
+        return prod(self.dims)
 
     @property
     def hosts(self) -> int:
-        """Machines of the slice, hence pods."""
+        """Hosts of the slice, each one pod."""
         return self.chips // self.chips_per_host
 
     @property
-    def devices_per_host(self) -> int:
-        """Devices that a framework sees on one host, hence processes."""
-        return self.chips_per_host * self.generation.devices_per_chip
-
-    @property
     def devices(self) -> int:
-        """Devices of the slice, hence ranks."""
+        """Devices a framework sees in the slice, so its ranks."""
         return self.chips * self.generation.devices_per_chip
 
     @property
+    def devices_per_host(self) -> int:
+        """Devices of one host, so its ranks."""
+        return self.chips_per_host * self.generation.devices_per_chip
+
+    @property
     def multi_host(self) -> bool:
-        """Whether the slice is a multi-host node pool."""
+        """More than one host."""
         return self.hosts > 1
 
     @property
     def machine_type(self) -> MachineType:
-        """The machine whose chips are exactly this host's."""
+        """The kind of host."""
         return next(m for m in self.generation.machine_types if m.chips == self.chips_per_host)
 
     @property
     def accelerator_type(self) -> str:
-        """GKE's TPU_ACCELERATOR_TYPE, counted in cores: `v6e-16`, `v5p-16`, `tpu7x-16`."""
+        """GKE's TPU_ACCELERATOR_TYPE; the number counts TensorCores: `v5p-128` has 64 chips."""
         return f"{self.generation.type_prefix}-{self.chips * self.generation.cores_per_chip}"
 
     @property
     def ray_pod_type(self) -> str:
-        """Ray's name of the same: `v7x-16` where GKE says `tpu7x-16`."""
-        return f"{self.generation.ray_prefix}-{self.chips * self.generation.cores_per_chip}"
+        """Ray's pod type, as in its head resource `TPU-<pod type>-head`. Shapes of equal size share it."""
+        return f"{self.generation.ray_version}-{self.chips * self.generation.cores_per_chip}"
 
     @property
     def ray_accelerator_type(self) -> str:
-        """Ray's `accelerator_type` resource, `TPU-V6E`."""
+        """Ray's name of the generation: `TPU-V6E`."""
         return self.generation.ray_accelerator_type
 
     @property
     def node_selector(self) -> dict[str, str]:
-        """GKE node labels that pick this slice's hosts."""
-        labels = {
+        """Labels of the nodes. The count only where a topology comes with two kinds of host: smaller pods fit both."""
+        selector = {
             "cloud.google.com/gke-tpu-accelerator": self.generation.accelerator_label,
             "cloud.google.com/gke-tpu-topology": self.topology,
         }
-        if self.topology == "2x4" and self.chips_per_host == 4:  # a 4-chip pod would also fit the one-host 2x4 machine
-            labels["cloud.google.com/gke-accelerator-count"] = "4"
-        return labels
-
-    @property
-    def host_grid(self) -> tuple[int, int, int]:
-        """Hosts along x, y, z."""
-        x, y, z = (
-            max(1, chips // host) for chips, host in zip(self.grid, _CHIP_GRID[self.chips_per_host], strict=True)
-        )
-        return x, y, z
-
-    @property
-    def chip_grid(self) -> tuple[int, int, int]:
-        """Chips of one host along x, y, z."""
-        return _CHIP_GRID[self.chips_per_host]
+        if self.chips_per_host != _hosts_of(self.topology)[0]:
+            selector["cloud.google.com/gke-accelerator-count"] = str(self.chips_per_host)
+        return selector
 
     @property
     def host_bounds(self) -> str:
-        """GKE's TPU_HOST_BOUNDS."""
-        return ",".join(map(str, self.host_grid))
+        """TPU_HOST_BOUNDS: the grid of hosts, `2,2,1`."""
+        return commas(self.hosts_grid)
 
     @property
     def chips_per_host_bounds(self) -> str:
-        """GKE's TPU_CHIPS_PER_HOST_BOUNDS."""
-        return ",".join(map(str, self.chip_grid))
+        """TPU_CHIPS_PER_HOST_BOUNDS: the grid of chips on a host, `2,2,1`."""
+        return commas(self.host_grid)
 
     @property
     def wrap(self) -> str:
-        """GKE's TPU_TOPOLOGY_WRAP: 3D from one cube up in all dimensions, 2D in a dimension of 16."""
-        if self.generation.dimensions == 3:
-            wraps = (all(d % 4 == 0 for d in self.dims),) * 3
-        else:
-            wraps = (self.dims[0] == 16, self.dims[1] == 16, False)
-        return ",".join(str(w).lower() for w in wraps)
-
-    @property
-    def rule_only(self) -> bool:
-        """Whether the shape follows from GKE's rule but no vendor tool lists it."""
-        return self.generation.dimensions == 3 and self.topology not in self.generation.listed
-
-    @property
-    def in_ray_table(self) -> bool:
-        """Whether Ray 2.60 accepts the topology in `SlicePlacementGroup` and `ScalingConfig`."""
-        generation = self.generation
-        if generation.ray_shapes is not None:
-            return self.topology in generation.ray_shapes
-        if generation.ray_bound is None:
-            return True
-        return all(d <= bound for d, bound in zip(self.dims, generation.ray_bound, strict=True))
+        """TPU_TOPOLOGY_WRAP: which dimensions close to a ring. Flat: those of 16; 3D: all, from a cube upward."""
+        x, y, z = self.grid
+        flat = self.generation.dimensions == 2
+        ring = (x == 16, y == 16, False) if flat else (x % 4 == y % 4 == z % 4 == 0,) * 3
+        return ",".join(str(r).lower() for r in ring)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is legal but deserves a word."""
-        found = []
-        name, largest = self.generation.name, self.generation.largest_job_chips
-        if self.rule_only:
-            found.append(f"{name} {self.topology} follows from GKE's rule, but no published list names it")
-        if largest and self.chips > largest:
+        """What to know before waiting for such a slice; whole sentences."""
+        generation, name, found = self.generation, f"{self.generation.name} {self.topology}", []
+        if self.topology not in _listed(generation):
+            compact = _compact(generation)[self.chips]
             found.append(
-                f"{name} {self.topology} has {self.chips} chips; the documented largest single job has {largest}"
+                f"{name} follows GKE's rule for shapes but is on no published list, so there may be no capacity for it"
+                + (f"; the usual shape of {self.chips} chips is {compact}" if compact != self.topology else "")
             )
-        if not self.in_ray_table:
-            found.append(f"Ray 2.60 has no {name} {self.topology} in its table: its slice placement API refuses it")
+        if generation.largest_job and self.chips > generation.largest_job:
+            found.append(
+                f"{name} has {self.chips} chips; the largest single job documented is {generation.largest_job}"
+            )
+        if not _in_ray_table(generation, self.topology):
+            found.append(
+                f"Ray 2.60 has no {name} in its table: programs that ask Ray for a slice by topology "
+                "(SlicePlacementGroup, ScalingConfig.topology) fail on it"
+            )
         return tuple(found)
 
 
-def topologies(generation: Generation) -> Iterator[str]:
-    """Every legal topology of a generation, in no particular order of size."""
-    if generation.dimensions == 2:
-        yield from _TOPOLOGIES_2D
-        return
-    if any(machine.chips == 1 for machine in generation.machine_types):
-        yield "1x1x1"
-    yield from _BASE_3D
-    largest = MAX_DIMENSION // 4
-    for a, b in itertools.combinations_with_replacement(range(1, largest + 1), 2):
-        for c in range(b, min(largest, generation.max_cubes // (a * b)) + 1):
-            yield f"{4 * a}x{4 * b}x{4 * c}"
-
-
-@functools.cache
+@lru_cache(maxsize=256)
 def slice_shape(accelerator: str, topology: str, chips_per_host: int | None = None) -> SliceShape:
-    """The slice of a generation (`v6e`) and topology (`4x4`).
-
-    `chips_per_host` None means the largest host that holds the slice alone, else 4 chips (1 for one-chip hosts).
-    Raises ShapeError for anything that GKE does not offer.
-    """
-    generation = _generation(accelerator)
-    if topology not in _legal(generation.name):
-        raise ShapeError("topology", _wrong_topology(generation, topology))
-    allowed = _hosts_for(generation, topology)
-    chips = allowed[0] if chips_per_host is None else chips_per_host
-    if chips not in allowed:
-        raise ShapeError(
-            "chipsPerHost",
-            f"{generation.name} {topology} has no hosts of {_short(chips)} chips; "
-            f"allowed: {', '.join(map(str, allowed))}",
-        )
-    return SliceShape(generation, topology, chips)
+    """The shape, checked. Without `chips_per_host` the biggest hosts: one 8-chip host for 2x4. Raises ShapeError."""
+    generation = GENERATIONS.get(accelerator)
+    if generation is None:
+        raise ShapeError("accelerator", _no_accelerator(accelerator))
+    if topology not in _table(generation):
+        raise ShapeError("topology", _no_topology(generation, topology))
+    allowed = _hosts_of(topology)
+    if chips_per_host is None:
+        return SliceShape(generation, topology, allowed[0])
+    if chips_per_host not in allowed:
+        raise ShapeError("chipsPerHost", _no_hosts(generation, topology, chips_per_host, allowed))
+    return SliceShape(generation, topology, chips_per_host)
 
 
 def check_slices(shape: SliceShape, slices: int) -> None:
-    """Raise ShapeError unless a job may have this many slices of the shape."""
+    """Raises ShapeError unless that many slices of the shape can form one job."""
+    name = f"{shape.generation.name} {shape.topology}"
     if not 1 <= slices <= MAX_SLICES:
-        raise ShapeError("slices", f"slices must be 1 to {MAX_SLICES}, got {_short(slices)}")
+        raise ShapeError("slices", f"slices is {_number(slices)}; allowed: 1 to {MAX_SLICES}")
     if slices > 1 and not shape.multi_host:
+        two_kinds = len(_hosts_of(shape.topology)) > 1
+        use = f"{shape.topology} with chipsPerHost 4" if two_kinds else _first_multi_host(shape.generation)
         raise ShapeError(
             "slices",
-            f"{slices} slices need a multi-host topology: GKE runs multi-slice over multi-host node pools only, and "
-            f"{shape.generation.name} {shape.topology} with {shape.chips_per_host} chips per host is a single host",
+            f"{slices} slices of {name} cannot form one job: GKE joins slices of several hosts only, and this one is a "
+            f"single host of {_chips(shape.chips)}; nearest: slices 1, or {use}",
         )
 
 
-@functools.cache
-def _legal(name: str) -> frozenset[str]:
-    return frozenset(topologies(GENERATIONS[name]))
+def topologies(generation: Generation) -> Iterator[str]:
+    """Every legal topology, by chips and then by dimensions."""
+    return iter(_table(generation))
 
 
-def _generation(accelerator: str) -> Generation:
-    found = GENERATIONS.get(accelerator)
-    if found:
-        return found
-    allowed = f"allowed: {', '.join(GENERATIONS)}"
-    key = accelerator.lower()
-    if key in REFUSED:
-        raise ShapeError("accelerator", f"{REFUSED[key]}; {allowed}")
-    if key in ALIASES or key in GENERATIONS:
-        name = ALIASES.get(key, key)
-        raise ShapeError("accelerator", f"{_short(accelerator)} is written {name} here; {allowed}")
-    raise ShapeError("accelerator", f"no TPU generation {_short(accelerator)}; {allowed}")
-
-
-def _hosts_for(generation: Generation, topology: str) -> tuple[int, ...]:
-    """Legal chips per host, the default first. 8-chip hosts never join a multi-host slice."""
-    if topology in _ONE_CHIP:
-        return (1,)
-    if topology == "2x4":
-        return (8, 4)
-    return (4,)
+def commas(numbers: tuple[int, ...]) -> str:
+    """`2,2,1`: how TPU variables write grids."""
+    return ",".join(map(str, numbers))
 
 
 def _dims(topology: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in topology.split("x"))
+    return tuple(int(d) for d in topology.split("x"))
 
 
-def _wrong_topology(generation: Generation, topology: str) -> str:
-    name, dimensions = generation.name, generation.dimensions
-    example = "4x4" if dimensions == 2 else "2x2x4"
-    if not _TOPOLOGY.fullmatch(topology):
-        return f"{_short(topology)} is not a topology; {name} has {dimensions} dimensions, as in {example}"
-    dims = _dims(topology)
-    if len(dims) != dimensions:
-        return f"{name} topologies have {dimensions} numbers, as in {example}; got {topology}"
-    for ordered in ("x".join(map(str, sorted(dims))), "x".join(map(str, sorted(dims, reverse=True)))):
-        if ordered in _legal(name):
-            return f"{name} has no topology {topology}: GKE writes it {ordered}"
-    return f"{name} has no topology {topology}; nearest: {_nearest(generation, dims)}"
+def _grid(dims: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*dims, 1)[:3]
+    return x, y, z
+
+
+@lru_cache(maxsize=8)
+def _table(generation: Generation) -> Mapping[str, tuple[int, ...]]:
+    shapes = {_dims(text) for text in generation.small}
+    cubes, side = generation.max_cubes, MAX_DIMENSION // 4
+    for a in range(1, cubes + 1):
+        for b in range(a, cubes // a + 1):
+            shapes |= {(4 * a, 4 * b, 4 * c) for c in range(b, min(side, cubes // (a * b)) + 1)}
+    return {"x".join(map(str, dims)): dims for dims in sorted(shapes, key=lambda dims: (prod(dims), dims))}
+
+
+@lru_cache(maxsize=8)
+def _compact(generation: Generation) -> Mapping[int, str]:
+    """The shape of least edge sum for each number of chips."""
+    by_sum = sorted(_table(generation).items(), key=lambda item: -sum(item[1]))
+    return {prod(dims): text for text, dims in by_sum}
+
+
+@lru_cache(maxsize=8)
+def _listed(generation: Generation) -> frozenset[str]:
+    compact = {text for chips, text in _compact(generation).items() if 64 <= chips <= 64 * generation.compact_cubes}
+    return frozenset({*generation.small, *generation.named, *compact})
+
+
+def _in_ray_table(generation: Generation, topology: str) -> bool:
+    within = zip(_dims(topology), generation.ray_largest, strict=False)
+    return topology in generation.ray_named or (bool(generation.ray_largest) and all(d <= most for d, most in within))
+
+
+def _hosts_of(topology: str) -> tuple[int, ...]:
+    """Chips per host that the topology comes with, most first. Only 2x4 has two."""
+    chips = prod(_dims(topology))
+    if chips < 4:
+        return (1,)
+    return (8, 4) if topology == "2x4" else (4,)
+
+
+def _first_multi_host(generation: Generation) -> str:
+    return next(t for t, dims in _table(generation).items() if prod(dims) > _hosts_of(t)[0])
+
+
+# Messages. What was written is shown cut and escaped, so that they stay short and on one line.
+
+
+def _quoted(text: str) -> str:
+    return ascii(text) if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]!a}... ({len(text)} characters)"
+
+
+def _number(value: int) -> str:
+    return str(value) if abs(value) < 10**9 else "over 999999999" if value > 0 else "under -999999999"
+
+
+def _chips(count: int) -> str:
+    return f"{_number(count)} chip{'' if count == 1 else 's'}"
+
+
+def _no_accelerator(accelerator: str) -> str:
+    allowed = f"allowed: {', '.join(GENERATIONS)}"
+    name = accelerator[:MAX_SHOWN].strip().lower()
+    for known in (name, name.split("-")[0]):  # v6e-16, as clouds and command lines name a slice
+        if known in REFUSED:
+            return f"accelerator {known} {REFUSED[known]}; {allowed}"
+        meant = known if known in GENERATIONS else ALIASES.get(known)
+        if meant:
+            return f"accelerator {_quoted(accelerator)} is written {meant}, and its size is the topology; {allowed}"
+    return f"there is no accelerator {_quoted(accelerator)}; {allowed}"
+
+
+def _no_topology(generation: Generation, topology: str) -> str:
+    # Digits of other scripts, leading zeros and stray signs are not legal, but they say what may be meant.
+    dims = tuple(int(d) for d in re.findall(r"\d{1,4}", topology)) if len(topology) <= MAX_SHOWN else ()
+    advice = f"{_nearest(generation, dims)}; allowed: {_rule(generation)}"
+    if not re.fullmatch(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,7}", topology):
+        return f"{_quoted(topology)} is not a topology: write plain numbers from 1 joined by x{advice}"
+    if len(dims) != generation.dimensions:
+        return f"{generation.name} has topologies of {generation.dimensions} dimensions, not {topology}{advice}"
+    for text, legal in _table(generation).items():
+        if sorted(legal) == sorted(dims):
+            return f"{generation.name} has no topology {topology}: the order of its numbers is fixed, so write {text}"
+    return f"{generation.name} has no topology {topology}{advice}"
+
+
+def _rule(generation: Generation) -> str:
+    small = ", ".join(generation.small)
+    if not generation.max_cubes:
+        return small
+    cubes = f"multiples of 4 up to {MAX_DIMENSION}, at most {generation.max_chips} chips"
+    return f"{small}, or AxBxC with A <= B <= C, {cubes}"
 
 
 def _nearest(generation: Generation, dims: tuple[int, ...]) -> str:
-    """The next smaller or equal and the next larger legal shape by chips, the closest in form among equals."""
-    wanted, form = math.prod(dims), sorted(dims)
-    ranked = sorted(
-        (math.prod(_dims(t)), sum(abs(a - b) for a, b in zip(sorted(_dims(t)), form, strict=True)), t)
-        for t in _legal(generation.name)
-    )
-    below = [entry for entry in ranked if entry[0] <= wanted]
-    above = [entry for entry in ranked if entry[0] > wanted]
-    picks = [min((e for e in below if e[0] == below[-1][0]), key=lambda e: e[1:])] if below else []
-    picks += above[:1]
-    return ", ".join(f"{t} ({chips} chip{'s' if chips > 1 else ''})" for chips, _, t in picks)
+    """`; nearest: ...`: a shape of as many chips, else the next smaller and the next larger; usual shapes first."""
+    chips, table, listed = prod(dims), _table(generation), _listed(generation)
+    if not dims or not chips:
+        return ""
+
+    def unlike(text: str) -> tuple[int, bool, int]:
+        apart = sum(abs(a - b) for a, b in zip(sorted(table[text]), sorted(dims), strict=False))
+        return abs(prod(table[text]) - chips), text not in listed, apart
+
+    same = [t for t in table if prod(table[t]) == chips]
+    below = [t for t in table if prod(table[t]) < chips]
+    above = [t for t in table if prod(table[t]) > chips]
+    best = [min(side, key=unlike) for side in ([same] if same else [below, above]) if side]
+    return "; nearest: " + ", ".join(f"{t} ({_chips(prod(table[t]))})" for t in best)
 
 
-def _short(value: object) -> str:
-    """A user's value, quoted, cut and free of control characters."""
-    if isinstance(value, int):
-        return str(value) if abs(value) < 10**12 else "a huge number"
-    text = ascii(str(value)[:41])
-    return text if len(text) <= 42 else text[:41] + "...'"
+def _no_hosts(generation: Generation, topology: str, chips: int, allowed: tuple[int, ...]) -> str:
+    choices = " or ".join(map(str, allowed))
+    why = "; 8-chip hosts never join others" if chips == 8 and generation.dimensions == 2 and allowed == (4,) else ""
+    return f"{generation.name} {topology} has no hosts of {_chips(chips)}; allowed: {choices}{why}"
