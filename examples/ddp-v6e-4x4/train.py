@@ -9,8 +9,8 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import ttj
@@ -81,7 +81,7 @@ def main() -> None:
         for step in range(steps):
             batch = order[step * args.global_batch : (step + 1) * args.global_batch]
             mine = shard(batch, rank, world).to(device)
-            loss = F.cross_entropy(model(images[mine]), labels[mine])
+            loss = cross_entropy(model(images[mine]), labels[mine])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -94,7 +94,8 @@ def main() -> None:
     score = accuracy(model, test_images, test_labels, rank, world)
     if rank == 0:
         print(
-            f"trained {args.epochs} epochs of {steps} steps on {world} x {device.type}, global batch {args.global_batch}"
+            f"trained {args.epochs} epochs of {steps} steps on {world} x {device.type}, "
+            f"global batch {args.global_batch}"
         )
         print(f"test accuracy: {100 * score:.1f} %")
     if world > 1:
