@@ -290,7 +290,7 @@ def _rule(generation: Generation) -> str:
 def _nearest(generation: Generation, dims: tuple[int, ...]) -> str:
     """`; nearest: ...`: a shape of as many chips, else the next smaller and the next larger; usual shapes first."""
     chips, table, listed = prod(dims), _table(generation), _listed(generation)
-    if not dims or not chips:
+    if not dims:
         return ""
 
     def unlike(text: str) -> tuple[int, bool, int]:

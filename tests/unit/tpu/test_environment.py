@@ -270,13 +270,13 @@ def test_address_list_too_large(accelerator: str, topology: str, too_large: bool
 def test_a_large_slice_is_written_in_seconds() -> None:
     shape = slice_shape("v5p", "16x16x24")
     hosts = hosts_of(shape, 0)
-    start = time.perf_counter()
+    start = time.process_time()
     lists = {
         id(torch_tpu_environment(shape, where, 1, hosts, hosts[0])["TORCH_TPU_SLICEBUILDER_ADDRESSES"])
         for where in positions(shape, 1)
     }
     assert len(lists) == 1  # 6,144 ranks share one string
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_pod_environment() -> None:
