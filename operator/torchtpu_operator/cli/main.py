@@ -35,7 +35,8 @@ class Report(StrEnum):
 
 
 Sources = Annotated[
-    list[str], typer.Option("--filename", "-f", metavar="FILE", help="YAML file, - for standard input; may be repeated.")
+    list[str],
+    typer.Option("--filename", "-f", metavar="FILE", help="YAML file, - for standard input; may be repeated."),
 ]
 TextOrJson = Annotated[Report, typer.Option("--output", "-o", help="Form of the output.")]
 

@@ -62,7 +62,9 @@ def check(sources: Sequence[str]) -> list[Checked]:
                 job, faults = validation.check(document.value)
                 found.append(Checked(shown, document.index, _name(document.value), job, faults))
             else:
-                tell(f"{shown}:document {document.index}: skipped, it is a {printable(str(document.value.get('kind')))}")
+                tell(
+                    f"{shown}:document {document.index}: skipped, it is a {printable(str(document.value.get('kind')))}"
+                )
     if not found:
         raise InputError(f"no TorchTPUJob in {', '.join(map(printable, sources))}")
     return found
