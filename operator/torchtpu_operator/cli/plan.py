@@ -26,7 +26,7 @@ def show(objects: Sequence[Mapping[str, Any]], as_json: bool) -> str:
         f"{spec.name}: {len(table)} ranks on {spec.slices} x {spec.accelerator} {spec.topology}, device {spec.device}"
     ]
     lines += [f"entrypoint: {json.dumps(list(spec.entrypoint))}", "addresses are placeholders", ""]
-    lines += _ranks(table) + ["", *_environments(table)]
+    lines += [*_ranks(table), "", *_environments(table)]
     if spec.device == "TPU":
         lines += ["", "The TPU variables follow the sources of Ray, torch_tpu and GKE; unverified on hardware."]
     return "\n".join(lines) + "\n"

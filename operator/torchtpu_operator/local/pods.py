@@ -117,7 +117,7 @@ class _Planner:
     def plan(self) -> Plan:
         cluster = self.spec["rayClusterSpec"]
         self._general(cluster)
-        workers = []
+        workers: list[LocalPod] = []
         for group in cluster["workerGroupSpecs"]:
             workers += self._group(group, len(workers))
         head = self._ray_pod("head", cluster["headGroupSpec"], self.site.address(0), {}, None)
@@ -144,7 +144,7 @@ class _Planner:
     def _group(self, group: Json, first: int) -> list[LocalPod]:
         """Pods of a worker group, with KubeRay's labels (kuberay-ray.md 2.1)."""
         hosts, name = group.get("numOfHosts", 1), group["groupName"]
-        pods = []
+        pods: list[LocalPod] = []
         for replica in range(group.get("replicas", 0)):
             labels = {names.LABEL_REPLICA_INDEX: str(replica)}
             if hosts > 1:
@@ -188,7 +188,7 @@ class _Planner:
         pre_stop = Command(self._argv(hook, mounts, environment), environment, main.cwd) if hook else None
         slice_id, host = place or (0, 0)
         return LocalPod(
-            name, node_type if place else "head", address, tuple(init), main, pre_stop, slice_id, host,
+            name, "worker" if place else "head", address, tuple(init), main, pre_stop, slice_id, host,
             self.site.output / name, tuple(folders),
         )  # fmt: skip
 

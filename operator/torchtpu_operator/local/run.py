@@ -77,12 +77,12 @@ def run(objects: Sequence[Mapping[str, Any]], options: Options, screen: Screen) 
 
 def site(options: Options, scratch: Path, rng: random.Random) -> Site:
     """Random loopback network and free ports, so that runs live side by side."""
-    ports = free_ports(4, rng)
+    gcs, dashboard, client, agent = free_ports(4, rng)
     network = f"127.{rng.randint(64, 250)}.{rng.randint(0, 250)}"
     return Site(
-        options.output, scratch, options.volumes, options.workdir, sys.executable, network, *ports,
-        token=secrets.token_hex(16), shell=options.shell,
-    )  # type: ignore[misc,arg-type]  # fmt: skip
+        options.output, scratch, options.volumes, options.workdir, sys.executable, network,
+        gcs, dashboard, client, agent, secrets.token_hex(16), options.shell,
+    )  # fmt: skip
 
 
 def free_ports(count: int, rng: random.Random) -> list[int]:
@@ -197,7 +197,7 @@ class _Session:
         self._wait(all_alive, [self.plan.head, *self.plan.workers], "the simulated TPU hosts", limit)
 
     def _wait(self, done: Callable[[], bool], alive: Sequence[LocalPod], what: str, limit: float = START_S) -> None:
-        """Until `done`. Raises EnvironmentProblem when a pod of `alive` ends or time is up, _Ended when told to stop."""
+        """Until `done`. Raises EnvironmentProblem if a pod of `alive` ends or time is up, _Ended when told to stop."""
         deadline = time.monotonic() + limit
         while not done():
             self.supervisor.poll(STEP_S)
@@ -252,7 +252,7 @@ class _Session:
         self.screen.tick()
 
     def _heed_signals(self, stop: Callable[[], None]) -> None:
-        """The first signal stops with grace, the next at once. Before the job is there, there is nothing to be gentle to."""
+        """The first signal stops with grace, the next at once. Before the job is there, none is needed."""
         if not self.signals:
             return
         if self.exit_code not in (INTERRUPTED, TERMINATED):

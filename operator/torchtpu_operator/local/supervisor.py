@@ -80,7 +80,7 @@ class Supervisor:
         return name in self.codes or name in self.failed
 
     def poll(self, timeout_s: float) -> None:
-        """Take the keeper's reports; returns at the first or after the timeout. Raises EnvironmentProblem without it."""
+        """Take the keeper's reports; returns at the first or at the timeout. Raises EnvironmentProblem without it."""
         assert self._keeper.stdout is not None  # noqa: S101
         with selectors.DefaultSelector() as selector:
             selector.register(self._keeper.stdout, selectors.EVENT_READ)
