@@ -336,6 +336,7 @@ class _Planner:
         environment = self._environment(name, container, facts, mounts)
         environment |= self._ray() | {
             "RAY_DASHBOARD_ADDRESS": f"{address}:{self.site.dashboard_port}",
+            "RAY_API_SERVER_ADDRESS": f"http://{address}:{self.site.dashboard_port}",  # TEMPORARY
             "RAY_JOB_SUBMISSION_ID": f"{self.metadata['name']}-{self._suffix()}",
             names.ENV_TERMINATION_LOG: str(self.site.output / TERMINATION_FILE),
         }

@@ -3,6 +3,8 @@
 It ends with an exit code of contract.exits and, as the last line of its output, `TTJ-RESULT <key> <termination>`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import logging
@@ -13,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sized
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtpu_operator.contract import names, versions
 from torchtpu_operator.contract.exits import EXIT_CODES, Cause
@@ -21,12 +23,14 @@ from torchtpu_operator.contract.job import JobSpec
 from torchtpu_operator.contract.progress import PROGRESS_FILE, Phase, Progress
 from torchtpu_operator.contract.termination import Termination
 from torchtpu_operator.runtime import gather, markers
-from torchtpu_operator.runtime.crew import Crew, HostGoneError
 from torchtpu_operator.runtime.gang import Gang
 from torchtpu_operator.runtime.plan import rank_table, shape_of
 from torchtpu_operator.runtime.stream import CHUNK, RESULT_MARK, Stream, say
 from torchtpu_operator.tpu.environment import EnvironmentTooLarge
 from torchtpu_operator.tpu.slices import ShapeError
+
+if TYPE_CHECKING:
+    from torchtpu_operator.runtime.crew import Crew
 
 # Ray copies the last ten lines of a failed job's log into the job's message, KubeRay that into the RayJob's status. So
 # many lines of ours end the log that none of the user's gets there.
@@ -74,6 +78,8 @@ class Driver:
 
     def run(self) -> Termination:
         """Gather, start, supervise. Raises EndedEarlyError."""
+        from torchtpu_operator.runtime.crew import Crew
+
         gathered = self._gather()
         with Crew(gathered, self.shape.devices_per_host) as crew:
             self._progress(Progress("Starting", "starting agents", hosts_wanted=len(crew.hosts)))
@@ -101,6 +107,8 @@ class Driver:
 
     def _start(self, crew: Crew) -> Gang:
         """Learn about the hosts, make the rank table, start every rank. Raises EndedEarlyError."""
+        from torchtpu_operator.runtime.crew import HostGoneError
+
         try:
             facts = crew.facts(max(AGENT_START_S, self._deadline - time.monotonic()), self.stopped)
             crew.order({node: fact["slice_index"] for node, fact in facts.items()})

@@ -50,16 +50,16 @@ class Gang:
 
     def event(self, event: dict[str, Any], now: float) -> None:
         """Take an event of a launcher, `age_s` seconds old."""
-        rank = event.get("rank")
+        rank = event.get("rank", 0)
         if event["event"] == "started":
-            self.states[rank or 0] = "running"
-        elif event["event"] == "exited" and rank is not None:
+            self.states[rank] = "running"
+        elif event["event"] == "exited":
             at = now - event["age_s"]
             self.exits[rank] = Exit(rank, event["code"], at, event["stopping"], event.get("error_type"))
             self.states[rank] = "failed" if event["code"] else "done"
             self.last_progress = max(self.last_progress, at)
-        elif event["event"] == "failed" and self.fault is None:
-            self.fault = (rank or 0, event["message"])
+        elif event["event"] == "failed":
+            self.fault = min(self.fault or (rank, event["message"]), (rank, event["message"]))
 
     def report(self, rank: int, text: str, now: float) -> None:
         """Take a record of ttj.report(); whatever is not one is ignored."""

@@ -52,7 +52,7 @@ IDENTITY_VARIABLES: frozenset[str] = frozenset(
 )
 
 
-class EnvironmentTooLarge(ValueError):  # noqa: N818 - says what happened
+class EnvironmentTooLarge(ValueError):
     """One variable is longer than Linux passes to a process."""
 
 
