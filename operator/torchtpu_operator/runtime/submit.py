@@ -196,7 +196,7 @@ def _run(submitter: Submitter) -> Termination:
 def submit(environment: Mapping[str, str]) -> int:
     """Entry of the verb; returns the exit code."""
     try:
-        submitter = Submitter(environment["RAY_DASHBOARD_ADDRESS"], environment["RAY_JOB_SUBMISSION_ID"])
+        submitter = Submitter(_url(environment["RAY_DASHBOARD_ADDRESS"]), environment["RAY_JOB_SUBMISSION_ID"])
     except KeyError as error:
         sys.stderr.write(f"ttj: {error.args[0]} is not set: this runs in the submitter of a RayJob\n")
         return EXIT_CODES[Cause.SUBMISSION]
@@ -212,3 +212,8 @@ def submit(environment: Mapping[str, str]) -> int:
     if code in (EXIT_CODES[Cause.SUBMISSION], EXIT_CODES[Cause.STOPPED]):
         os._exit(code)  # the follower may hang in a stream, and must not hold the process
     return code
+
+
+def _url(address: str) -> str:
+    """KubeRay gives host:port, which Ray's client would take for the address of a GCS."""
+    return address if "://" in address else f"http://{address}"
