@@ -104,6 +104,11 @@ def plan(rayjob: Json, site: Site, random: Random) -> Plan:
     return _Planner(rayjob, site, random).plan()
 
 
+def ray_folder(scratch: Path, address: str) -> Path:
+    """Where a node keeps its sockets: of its own, for nodes race for names in a shared one; short, for the limit of 107."""
+    return scratch / f"r{address.rsplit('.', 1)[1]}"
+
+
 class _Planner:
     def __init__(self, rayjob: Json, site: Site, random: Random) -> None:
         self.metadata: Json = rayjob["metadata"]
@@ -189,7 +194,7 @@ class _Planner:
         slice_id, host = place or (0, 0)
         return LocalPod(
             name, "worker" if place else "head", address, tuple(init), main, pre_stop, slice_id, host,
-            self.site.output / name, tuple(folders),
+            self.site.output / name, (*folders, self.site.output / name),
         )  # fmt: skip
 
     def _start(
@@ -265,7 +270,7 @@ class _Planner:
             if mount["name"] != names.RUNTIME_VOLUME:
                 shown = str(folders[mount["mountPath"].rstrip("/")]).replace(f"/{pod}/", "/<pod>/")
                 self.said[f"{what} at {mount['mountPath']}"] = shown
-        return Mounts(folders), [*folders.values(), self.site.output / pod, self.site.scratch / "tmp" / pod]
+        return Mounts(folders), [*folders.values(), self.site.scratch / "tmp" / pod]
 
     def _volume(self, pod: str, volume: Json) -> tuple[Path, str]:
         """Folder that stands for a volume, and its kind in words."""

@@ -28,7 +28,8 @@ from torchtpu_operator.local.supervisor import Supervisor
 from torchtpu_operator.local.tail import Tail
 
 STEP_S = 0.1
-START_S = 120.0  # for one host, while several start at once
+SHOWN = ("[rank ", "ttj: ", "... ")  # of the submitter's log; Ray's own words stay in the file
+START_S = 180.0  # for one host, while several start at once
 STOP_S = pods.STOP_GRACE_S + 25.0  # driver, agents and Ray's own end come after the grace
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 
@@ -153,8 +154,9 @@ class _Session:
         self._init([head])
         self._start(head)
         self._init(self.plan.workers)
-        site = (head.address, int(head.main.env["RAY_PORT"]))
-        self._wait(lambda: _listens(*site), [head], f"Ray's head at {site[0]}:{site[1]}")
+        # A host's `ray start` gives up after some seconds if the head's own node is not there: its raylet comes last.
+        raylet = pods.ray_folder(self.supervisor.scratch, head.address) / "session_latest/sockets/raylet"
+        self._wait(raylet.exists, [head], "Ray's head")
         self._start_hosts()
         dashboard = self.plan.submitter.main.env["RAY_DASHBOARD_ADDRESS"].rsplit(":", 1)
         self._wait(lambda: _listens(dashboard[0], int(dashboard[1])), [head], "Ray's dashboard")
@@ -243,7 +245,8 @@ class _Session:
 
     def _show(self, last: bool = False) -> None:
         for line in self.log.lines(last):
-            self.screen.log(line)
+            if line.startswith(SHOWN):
+                self.screen.log(line)
         with contextlib.suppress(OSError, ValueError):
             text = (self.plan.head.run_dir / PROGRESS_FILE).read_text(encoding="utf-8")
             if text != self.record:
