@@ -105,7 +105,7 @@ def plan(rayjob: Json, site: Site, random: Random) -> Plan:
 
 
 def ray_folder(scratch: Path, address: str) -> Path:
-    """Where a node keeps its sockets: of its own, for nodes race for names in a shared one; short, for the limit of 107."""
+    """A node's own sockets, short for the limit of 107; nodes would race for names in a shared folder."""
     return scratch / f"r{address.rsplit('.', 1)[1]}"
 
 
