@@ -205,9 +205,7 @@ class _Planner:
             "node-ip-address": address,
             "object-store-memory": str(OBJECT_STORE_BYTES),
             "dashboard-agent-listen-port": str(site.agent_port),
-            "temp-dir": str(
-                site.scratch / f"r{address.rsplit('.', 1)[1]}"
-            ),  # shared, nodes would race for socket names
+            "temp-dir": str(ray_folder(site.scratch, address)),
             "include-log-monitor": "false",
         }
         flags.pop("metrics-export-port", None)
@@ -341,7 +339,6 @@ class _Planner:
         environment = self._environment(name, container, facts, mounts)
         environment |= self._ray() | {
             "RAY_DASHBOARD_ADDRESS": f"{address}:{self.site.dashboard_port}",
-            "RAY_API_SERVER_ADDRESS": f"http://{address}:{self.site.dashboard_port}",  # TEMPORARY
             "RAY_JOB_SUBMISSION_ID": f"{self.metadata['name']}-{self._suffix()}",
             names.ENV_TERMINATION_LOG: str(self.site.output / TERMINATION_FILE),
         }
