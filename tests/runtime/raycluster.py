@@ -20,7 +20,6 @@ from torchtpu_operator.tpu.slices import slice_shape
 
 NETWORK = f"127.{64 + os.getpid() % 128}"  # of this test run's own
 RAY = str(Path(sys.executable).with_name("ray"))
-PORT, DASHBOARD = 6379, 8265
 
 
 def base_environment():
@@ -38,10 +37,11 @@ def wait_for(condition, timeout=30.0, what="condition"):
     return value
 
 
-def listens(address, port):
-    """Whether somebody accepts connections there."""
+def free_port():
+    """A port that is free on all addresses: Ray's GCS listens on all of them."""
     with socket.socket() as probe:
-        return probe.connect_ex((address, port)) == 0
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 @dataclass
@@ -64,6 +64,7 @@ class Cluster:
 
     folder: Path
     token: str = field(default_factory=lambda: secrets.token_hex(16))
+    port: int = field(default_factory=free_port)
     nodes: dict[str, subprocess.Popen] = field(default_factory=dict)
     drivers: list[subprocess.Popen] = field(default_factory=list)
 
@@ -76,8 +77,8 @@ class Cluster:
         return base_environment() | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
     def start_head(self):
-        self._node(self.head, {}, f"--head --port={PORT} --dashboard-host={self.head} --num-cpus=0".split())
-        wait_for(lambda: listens(self.head, PORT), 60, "the head")
+        self._node(self.head, {}, f"--head --port={self.port} --dashboard-host={self.head} --num-cpus=0".split())
+        self.wait_for_nodes()
 
     def run_dir(self, address):
         folder = self.folder / "run" / address
@@ -100,12 +101,12 @@ class Cluster:
             (self.run_dir(address) / "stdout").touch()
             resources = json.dumps({"TPU": shape.devices_per_host})
             self._node(
-                address, environment, [f"--address={self.head}:{PORT}", "--num-cpus=4", f"--resources={resources}"]
+                address, environment, [f"--address={self.head}:{self.port}", "--num-cpus=4", f"--resources={resources}"]
             )
         return addresses
 
     def _node(self, address, environment, arguments):
-        log = (self.folder / f"{address}.log").open("wb")
+        log = self._log(address).open("wb")
         command = [RAY, "start", "--block", f"--node-ip-address={address}", "--object-store-memory=80000000"]
         self.nodes[address] = subprocess.Popen(
             [*command, f"--temp-dir={self.folder}/{len(self.nodes)}", *arguments],  # in one, they race for socket names
@@ -117,20 +118,16 @@ class Cluster:
         )
 
     def wait_for_nodes(self):
-        """Until every node is in Ray's table."""
-        script = (
-            "import ray, sys, time\nray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')\n"
-            "while sum(n['Alive'] for n in ray.nodes()) < int(sys.argv[2]): time.sleep(0.1)\n"
-        )
-        command = [sys.executable, "-c", script, f"{self.head}:{PORT}", str(len(self.nodes))]
+        """Until every node has registered with the head."""
 
         def there():
             assert all(node.poll() is None for node in self.nodes.values()), "a node ended"
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return subprocess.run(command, env=self.environment, capture_output=True, timeout=60).returncode == 0
-            return False
+            return all("will now block" in self._log(address).read_text() for address in self.nodes)
 
         wait_for(there, 120, "the cluster")
+
+    def _log(self, address):
+        return self.folder / f"{address}.log"
 
     def kill(self, address):
         """SIGKILL the node's raylet, as a lost machine would."""
@@ -159,7 +156,7 @@ class Cluster:
             [sys.executable, "-m", names.RUNTIME_MODULE, "drive"],
             env=self.environment
             | {
-                "RAY_ADDRESS": f"{self.head}:{PORT}",
+                "RAY_ADDRESS": f"{self.head}:{self.port}",
                 names.ENV_JOB: spec.to_json(),
                 names.ENV_RUN_DIR: str(run_dir),
                 names.ENV_RESULT_KEY: "key",

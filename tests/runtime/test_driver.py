@@ -10,6 +10,9 @@ from pathlib import Path
 from tests.runtime.raycluster import job, shell, wait_for
 
 from torchtpu_operator.contract.progress import PROGRESS_FILE, Progress
+from torchtpu_operator.runtime.markers import busy_processes
+
+NAP = 10**6 + os.getpid()  # seconds that only this test run's ranks sleep
 
 
 def marked(text):
@@ -47,7 +50,14 @@ for step in range(3):
 
 
 def test_first_failing_rank_is_the_cause(cluster):
-    text = "test $RANK = 5 && { echo broken; exit 3; }; test $RANK = 0 && exit 0; exec sleep 1000.25"
+    ended = cluster.folder / "rank-0-ended"
+    text = f"""
+test $RANK = 0 && {{ (while kill -0 $$; do sleep 0.1; done; touch {ended}) 2>/dev/null & exit 0; }}
+test $RANK = 5 || exec sleep {NAP}.25
+until test -e {ended}; do sleep 0.1; done
+echo broken
+exit 3
+"""
     result = cluster.drive(shell(text))
     termination = result.termination
     assert (result.code, result.cause) == (81, "RankFailed"), result.output
@@ -55,19 +65,19 @@ def test_first_failing_rank_is_the_cause(cluster):
     assert termination.secondary == 0
     assert "rank 0 had already ended with 0" in termination.message
     assert "[rank 5] broken\n" in result.output
-    assert not marked("1000.25")
+    assert not marked(f"{NAP}.25")
 
 
 def test_cause_of_killed_rank_and_error_file(cluster):
-    result = cluster.drive(shell("test $RANK = 2 && kill -9 $$; exec sleep 1000.5"))
+    result = cluster.drive(shell(f"test $RANK = 2 && kill -9 $$; exec sleep {NAP}.5"))
     assert (result.cause, result.termination.exit_code) == ("RankFailed", -9)
     assert "SIGKILL" in result.termination.message
     record = json.dumps({"message": {"message": "ValueError: secret", "extraInfo": {}}})
-    text = f"test $RANK = 6 || exec sleep 1000.5; echo '{record}' > $TORCHELASTIC_ERROR_FILE; exit 1"
+    text = f"test $RANK = 6 || exec sleep {NAP}.5; echo '{record}' > $TORCHELASTIC_ERROR_FILE; exit 1"
     result = cluster.drive(shell(text))
     assert (result.termination.rank, result.termination.error_type) == (6, "ValueError")
     assert "secret" not in result.termination.to_json()
-    assert not marked("1000.5")
+    assert not marked(f"{NAP}.5")
 
 
 def test_configuration_faults_name_what_is_missing(cluster):
@@ -87,10 +97,10 @@ def test_configuration_faults_name_what_is_missing(cluster):
 
 
 def test_uneven_exit_names_who_still_runs(cluster):
-    result = cluster.drive(shell("test $RANK = 1 && exit 0; exec sleep 1000.75", exit_deadline_s=2.0))
+    result = cluster.drive(shell(f"test $RANK = 1 && exit 0; exec sleep {NAP}.75", exit_deadline_s=2.0))
     assert (result.code, result.cause) == (86, "UnevenExit"), result.output
     assert "rank 1 ended with 0, but ranks 0, 2, 3, 4, 5, 6, 7 were still running" in result.termination.message
-    assert not marked("1000.75")
+    assert not marked(f"{NAP}.75")
 
 
 def test_reports_put_off_the_uneven_exit(cluster):
@@ -117,19 +127,19 @@ def test_sigterm_stops_with_grace_and_kills_who_ignores_it(cluster):
     text = f"""
 test $RANK = 4 && trap '' TERM
 test $RANK = 0 && trap 'echo saved > {marker}; exit 0' TERM
-setsid sleep 1000.125 &
+setsid sleep {NAP}.125 &
 echo ready
 while true; do sleep 0.1; done
 """
     started = time.monotonic()
     driver = cluster.start_driver(shell(text, stop_grace_s=2.0))
     stdout = cluster.run_dir(next(a for a in cluster.nodes if a.endswith(".1.2"))) / "rank-4.log"
-    wait_for(lambda: stdout.exists() and "ready" in stdout.read_text() and len(marked("1000.125")) == 8, 30, "ranks")
+    wait_for(lambda: stdout.exists() and "ready" in stdout.read_text() and len(marked(f"{NAP}.125")) == 8, 60, "ranks")
     driver.send_signal(signal.SIGTERM)
     result = cluster.finish(driver, started)
     assert (result.code, result.cause) == (85, "Stopped"), result.output
     assert marker.read_text() == "saved\n"
-    assert not marked("1000.125")
+    assert not marked(f"{NAP}.125")
 
 
 def test_stop_marker_on_the_head_and_on_a_host(cluster):
@@ -139,22 +149,24 @@ def test_stop_marker_on_the_head_and_on_a_host(cluster):
     ):
         marker = cluster.run_dir(address) / "stop"
         started = time.monotonic()
-        driver = cluster.start_driver(shell("echo ready; exec sleep 1000.625"))
-        wait_for(lambda: len(marked("1000.625")) == 8, 30, "ranks")
+        driver = cluster.start_driver(shell(f"echo ready; exec sleep {NAP}.625"))
+        wait_for(lambda: len(marked(f"{NAP}.625")) == 8, 60, "ranks")
         try:
             marker.touch()
             result = cluster.finish(driver, started)
         finally:
             marker.unlink()
         assert result.cause == cause, result.output
-        assert not marked("1000.625")
+        assert not marked(f"{NAP}.625")
 
 
 def test_killed_launcher_takes_its_ranks_along(cluster):
     started = time.monotonic()
-    driver = cluster.start_driver(shell("setsid sleep 1000.375 & exec sleep 1000.375"))
-    wait_for(lambda: len(marked("1000.375")) == 16, 30, "ranks")
-    os.kill(marked("torchtpu_operator.runtime.launcher")[0], signal.SIGKILL)
+    driver = cluster.start_driver(shell(f"setsid sleep {NAP}.375 & exec sleep {NAP}.375"))
+    wait_for(lambda: len(marked(f"{NAP}.375")) == 16, 60, "ranks")
+    host = cluster.run_dir(next(a for a in cluster.nodes if a.endswith(".1.1")))
+    launcher = wait_for(lambda: busy_processes(host), 10, "launcher")
+    os.kill(launcher[0], signal.SIGKILL)
     result = cluster.finish(driver, started)
     assert (result.code, result.cause) == (83, "HostLost"), result.output
 
@@ -163,13 +175,13 @@ def test_lost_host(cluster):
     addresses = cluster.add_slice(3, "v4", "2x2x2")
     cluster.wait_for_nodes()
     started = time.monotonic()
-    driver = cluster.start_driver(shell("exec sleep 1000.875", accelerator="v4", topology="2x2x2"))
-    wait_for(lambda: len(marked("1000.875")) == 8, 30, "ranks")
+    driver = cluster.start_driver(shell(f"exec sleep {NAP}.875", accelerator="v4", topology="2x2x2"))
+    wait_for(lambda: len(marked(f"{NAP}.875")) == 8, 60, "ranks")
     cluster.kill(addresses[1])
     result = cluster.finish(driver, started)
     assert (result.code, result.cause) == (83, "HostLost"), result.output
     assert result.termination.node == addresses[1]
-    wait_for(lambda: not marked("1000.875"), 10, "end of all ranks")
+    wait_for(lambda: not marked(f"{NAP}.875"), 10, "end of all ranks")
     result = cluster.drive(shell("true", accelerator="v4", topology="2x2x2", startup_deadline_s=1.0))
     assert "worker 1 missing" in result.termination.message
 

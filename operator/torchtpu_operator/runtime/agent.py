@@ -153,10 +153,10 @@ class Agent:
             [sys.executable, "-m", "torchtpu_operator.runtime.launcher"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ray kills this process's group when the agent ends; ranks get their grace
         )
         self._launcher = launcher
         threading.Thread(target=self._listen, args=(launcher,), daemon=True).start()
+        launcher.wait()  # it detached itself
         assert launcher.stdin is not None  # noqa: S101
         launcher.stdin.write(json.dumps(request).encode() + b"\n")
         launcher.stdin.flush()
@@ -177,7 +177,6 @@ class Agent:
                 event["error_type"] = self._error_type(rank) if event["code"] else None
             done = event["event"] == "done"
             self._events.append(event)
-        launcher.wait()
         if not done:  # the launcher was killed: its ranks died with it, their children may not have
             for pid in self._pids.values():
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -229,7 +229,7 @@ def connect() -> None:
     if RAY_JOB_CONFIG in os.environ:
         config = json.loads(os.environ[RAY_JOB_CONFIG])
         os.environ[RAY_JOB_CONFIG] = json.dumps({**config, "runtime_env": {}})
-    ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
+    ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
 
 
 @contextlib.contextmanager

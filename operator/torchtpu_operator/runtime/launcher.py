@@ -1,6 +1,6 @@
 """Starts, watches and stops the ranks of one host: `python -m torchtpu_operator.runtime.launcher`.
 
-A child of the host's agent; single-threaded and standard library only, so that forking is safe and start-up is quick.
+Started by the host's agent; single-threaded and standard library only, so that forking is safe and start-up is quick.
 Standard input: one JSON request, then `stop`; its end means the agent is gone and stops the ranks too.
 Standard output: events as JSON lines (`started`, `exited`, `failed`, `rotated`, `stopping`, `done`); `at` is the
 machine's monotonic clock in seconds. After `done` no process that the ranks ever started is left.
@@ -225,7 +225,14 @@ class Launcher:
 
 
 def main() -> None:
-    """Read the request from standard input and run."""
+    """Detach, read the request from standard input and run.
+
+    A Ray worker that exits kills its children (kill_child_processes_on_worker_exit), and raylet its process group: only
+    a grandchild in its own session can give the ranks their grace.
+    """
+    if os.fork():
+        os._exit(0)
+    os.setsid()
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1024 * 1024)
