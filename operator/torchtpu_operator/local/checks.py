@@ -14,8 +14,9 @@ from torchtpu_operator.tpu.ranks import world_size
 from torchtpu_operator.tpu.slices import slice_shape
 
 MAX_RANKS = 64
-# Proportional set sizes that were measured with Ray 2.60.0 and torch 2.13.0; a rank's own model and data come on top.
-HEAD_BYTES, HOST_BYTES, RANK_BYTES = 0.8 * 2**30, 0.35 * 2**30, 0.35 * 2**30
+# Proportional set sizes measured with Ray 2.60.0 and torch 2.13.0: head with driver and submitter; a host's Ray node
+# and agent; a rank that trains a tiny model with gloo. Models and data come on top.
+HEAD_BYTES, HOST_BYTES, RANK_BYTES = 0.8 * 2**30, 0.3 * 2**30, 0.45 * 2**30
 DISK_BYTES = 512 * 2**20
 CONTAINER_COMMAND = (
     'docker run --rm -it -v "$PWD":/work -w /work python:3.12 '

@@ -48,7 +48,7 @@ def sweep(parent: Path, prefix: str, variable: str) -> list[Path]:
             continue
         ours = status.st_uid == os.getuid() and not folder.is_symlink() and pid.isdigit()
         if ours and processes.start_time(int(pid)) != started:
-            processes.signal_all(processes.marked(variable, str(folder)), signal.SIGKILL)
+            processes.signal_all(processes.marked(variable, folder), signal.SIGKILL)
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
     return removed

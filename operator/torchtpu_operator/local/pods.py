@@ -96,7 +96,7 @@ def job_record(rayjob: Json) -> JobSpec:
     given = {entry["name"]: entry.get("value") for entry in head.get("env", [])}
     if not given.get(names.ENV_JOB):
         raise UnsupportedObject(f"the head has no {names.ENV_JOB}: not an object that this operator rendered")
-    return JobSpec.from_json(given[names.ENV_JOB])
+    return JobSpec.from_json(objects.expand(given[names.ENV_JOB], {}))
 
 
 def plan(rayjob: Json, site: Site, random: Random) -> Plan:
@@ -236,6 +236,7 @@ class _Planner:
             "RAY_raylet_start_wait_time_s": "300",  # many hosts share few cores
             "RAY_memory_monitor_refresh_ms": "0",  # it would kill ranks because of this machine's other programs
             "RAY_prestart_worker_first_driver": "0",
+            "RAY_enable_metrics_collection": "0",
         }
         return added | ({} if head else {"FQ_RAY_IP": site.address(0), "RAY_IP": site.address(0)}) | self._ray()
 
@@ -301,6 +302,9 @@ class _Planner:
             kind, reference = next(((k, v) for k, v in source.items() if isinstance(v, Mapping)), ("", {}))
             self.said[f"envFrom {kind} {reference.get('name', '')}"] = "nothing: only the cluster has it"
         environment |= objects.environment(container.get("env", []), facts, mounts, self._unknown)
+        for entry in container.get("env", []):
+            if entry["name"] == names.ENV_FILES:  # texts of the user's, not paths
+                environment[names.ENV_FILES] = objects.expand(entry["value"], {})
         return environment | {ENV_MARK: str(self.site.scratch), "PYTHONUNBUFFERED": "1"}
 
     def _unknown(self, name: str, source: str) -> str | None:

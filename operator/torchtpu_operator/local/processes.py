@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -27,15 +27,27 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in found if start_time(pid) is not None]
 
 
-def marked(variable: str, value: str) -> list[int]:
-    """This user's processes whose environment has `variable=value`."""
-    entry = os.fsencode(f"{variable}={value}")
+def marked(variable: str, folder: Path) -> list[int]:
+    """This user's processes whose environment has `variable=folder`, or that have a file below the folder open.
+
+    The environment alone is not enough: Ray writes its processes' titles over it.
+    """
+    entry, below = os.fsencode(f"{variable}={folder}"), f"{folder}/"
     found = []
     for pid in _pids():
         with contextlib.suppress(OSError):
-            if pid != os.getpid() and entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            process = Path(f"/proc/{pid}")
+            if pid != os.getpid() and (
+                entry in (process / "environ").read_bytes().split(b"\0") or any(_opened(process, below))
+            ):
                 found.append(pid)
     return [pid for pid in found if start_time(pid) is not None]
+
+
+def _opened(process: Path, below: str) -> Iterator[bool]:
+    for link in (process / "cwd", *(process / "fd").iterdir()):
+        with contextlib.suppress(OSError):
+            yield os.readlink(link).startswith(below)
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:

@@ -62,7 +62,7 @@ class Supervisor:
             self._keeper.wait()
         assert self._keeper.stdout is not None  # noqa: S101
         self._keeper.stdout.close()
-        while left := processes.marked(ENV_MARK, str(self.scratch)):  # only where the keeper was killed
+        while left := processes.marked(ENV_MARK, self.scratch):  # only where the keeper was killed
             processes.signal_all(left, signal.SIGKILL)
             time.sleep(0.05)
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -24,6 +24,7 @@ class Ttj:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen[str]] = []
+        self.folders: set[Path] = set()  # scratch folders seen so far
 
     def start(self, script: str, tpu: str, *options: str, name: str = "tiny") -> subprocess.Popen[str]:
         (self.folder / f"{name}.py").write_text(script)
@@ -49,19 +50,20 @@ class Ttj:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) not in own:
                 with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    if mark in (entry / "environ").read_bytes().split(b"\0") or self._open(entry):
                         found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
+    def _open(self, process: Path) -> bool:
+        """Whether it has a file of a known scratch folder open: Ray writes titles over its processes' environment."""
+        links = [os.readlink(link) for link in (process / "fd").iterdir()]
+        return any(link.startswith(f"{folder}/") for link in links for folder in self.folders)
+
     def scratch(self) -> set[Path]:
-        """Scratch folders of the runs that are alive."""
-        folders = set()
-        for pid in self.alive():
-            with contextlib.suppress(OSError):
-                for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    if entry.startswith(b"TTJ_LOCAL_RUN="):
-                        folders.add(Path(entry.split(b"=", 1)[1].decode()))
-        return folders
+        """Scratch folders of the runs that have a keeper."""
+        found = {Path(command.split()[-1]) for command in self.alive().values() if "local.keeper" in command}
+        self.folders |= found
+        return found
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
