@@ -98,7 +98,7 @@ def run(
     if dry_run:
         raise typer.Exit(command.dry_run(filename, name, as_json=output_form == Report.JSON))
     places = command.Places(workdir, output)
-    raise typer.Exit(command.run(filename, name, places, timeout, screen=not no_screen))
+    raise typer.Exit(command.run(filename, name, places, timeout, command.screen(not no_screen)))
 
 
 def main() -> None:

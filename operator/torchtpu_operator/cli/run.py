@@ -36,7 +36,7 @@ class Places:
     output: Path | None = None
 
 
-def run(filenames: Sequence[str], name: str | None, places: Places, timeout: float | None, screen: bool) -> int:
+def run(filenames: Sequence[str], name: str | None, places: Places, timeout: float | None, screen: Screen) -> int:
     """Exit code: the job's success 0 or failure 1; 2 invalid input; 3 this machine cannot; 130, 143 interrupted."""
     from torchtpu_operator.local import run as local
 
@@ -51,7 +51,7 @@ def run(filenames: Sequence[str], name: str | None, places: Places, timeout: flo
         tell(f"error: the output folder cannot be made: {error}")
         return ENVIRONMENT
     try:
-        outcome = local.run(objects, options, _screen(screen))
+        outcome = local.run(objects, options, screen)
     except EnvironmentProblem as error:
         tell(f"error: {printable(str(error))}")
         _remove_if_empty(options.output)
@@ -128,7 +128,8 @@ def _options(job: TorchTPUJob, source: str, places: Places, timeout: float | Non
     return Options(workdir, output, state_folder() / "volumes", timeout)
 
 
-def _screen(wanted: bool) -> Screen:
+def screen(wanted: bool) -> Screen:
+    """The live screen where it is wanted and there is a terminal, else lines."""
     if wanted and sys.stdout is not None and sys.stdout.isatty():
         from torchtpu_operator.cli.live import Live
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from torchtpu_operator.cli.sources import printable
 from torchtpu_operator.contract.progress import Progress
 from torchtpu_operator.local.pods import Plan
 from torchtpu_operator.local.screen import PodState
@@ -41,8 +42,8 @@ class View:
         if record.rate is not None:
             parts.append(f"{record.rate:.3g} steps/s")
         ordered = sorted(record.metrics.items(), key=lambda item: (item[0] != "loss", item[0]))
-        parts += [f"{name} {value:.4g}" for name, value in ordered[:3]]
-        return "  ".join(parts)
+        parts += [f"{name[:20]} {value:.4g}" for name, value in ordered[:3]]
+        return printable("  ".join(parts).replace("\n", " "))
 
     def device_grid(self, slice_id: int, host: int) -> list[list[int]]:
         """Ranks of a host as its chips lie: rows of y, devices along x."""

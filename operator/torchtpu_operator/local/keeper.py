@@ -57,8 +57,8 @@ def sweep(parent: Path, prefix: str, variable: str) -> list[Path]:
 class Keeper:
     """Single-threaded: PDEATHSIG counts from the thread that started a child."""
 
-    def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
+    def __init__(self, scratch: Path, lost_s: float) -> None:
+        self.scratch, self._lost_s = scratch, lost_s
         self.ids: dict[int, str] = {}  # pid: id
         self.grace: float | None = None
         self._wake, wake = os.pipe()
@@ -72,7 +72,7 @@ class Keeper:
         _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def _on_term(self, *_: object) -> None:
-        self.grace = GRACE_S
+        self.grace = self._lost_s
 
     def run(self) -> None:
         """Serve requests until told to stop, then leave nothing behind."""
@@ -99,7 +99,7 @@ class Keeper:
                 data = os.read(0, 1 << 20)
                 *lines, rest = (rest + data).split(b"\n")
                 if not data:
-                    self.grace = GRACE_S
+                    self.grace = self._lost_s
             except BlockingIOError:
                 pass
             yield [json.loads(line) for line in lines if line]
@@ -168,9 +168,9 @@ def _die_with_parent() -> None:
 
 
 def main() -> None:
-    """`python -m torchtpu_operator.local.keeper SCRATCH`."""
+    """`python -m torchtpu_operator.local.keeper SCRATCH [GRACE]`."""
     scratch = Path(sys.argv[1])
-    keeper = Keeper(scratch)
+    keeper = Keeper(scratch, float(sys.argv[2]) if len(sys.argv) > 2 else GRACE_S)
     own(scratch)
     keeper.run()
 

@@ -1,0 +1,40 @@
+"""`python -m torchtpu_operator.cli.screenshot FILE.svg AT -f job.yaml`: the screen of a real run, as a picture.
+
+AT is the step at which the picture is taken. The run goes on to its end, and its exit code is this program's.
+"""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from torchtpu_operator.cli import run
+from torchtpu_operator.cli.live import Live
+from torchtpu_operator.contract.progress import Progress
+
+
+class Camera(Live):
+    """The live screen on a recording console."""
+
+    def __init__(self, target: Path, at: int) -> None:
+        super().__init__(Console(highlight=False, force_terminal=True, width=110))
+        self._target, self._at = target, at
+
+    def progress(self, record: Progress) -> None:
+        """Take the picture once."""
+        super().progress(record)
+        if record.step is not None and record.step >= self._at and not self._target.exists():
+            paper = Console(record=True, width=self.console.width, file=sys.stderr, highlight=False)
+            paper.print(self.picture())
+            self._target.write_text(paper.export_svg(title="ttj run"), encoding="utf-8")
+
+
+def main() -> int:
+    """Arguments as above."""
+    target, at, _, source = sys.argv[1:]
+    camera = Camera(Path(target), int(at))
+    return run.run([source], None, run.Places(), None, camera)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
