@@ -6,7 +6,7 @@ from pathlib import Path
 
 LOG_LIMIT = 64 * 1024 * 1024  # bytes of one file; a rank keeps the current and the previous one
 LINE_LIMIT = 64 * 1024  # a longer line goes to the pod's log in pieces
-PENDING_LIMIT = 1024 * 1024  # bytes held back for a pod log that does not take them; more are dropped
+PENDING_LIMIT = 1024 * 1024  # bytes held back, about, for a pod log that does not take them; more are dropped
 
 
 class RankLog:
@@ -87,28 +87,28 @@ class PodLog:
         """Take output of a rank; whole lines go on."""
         if self._fd < 0:
             return
-        *lines, rest = (self._partial.get(rank, b"") + data).split(b"\n")
+        self.flush()
+        if len(self._pending) + len(data) > PENDING_LIMIT:
+            self._dropped += len(data) + len(self._partial.pop(rank, b""))
+            return
+        lines, newline, rest = (self._partial.get(rank, b"") + data).rpartition(b"\n")
         if len(rest) > LINE_LIMIT:
-            lines, rest = [*lines, rest], b""
+            lines, newline, rest = lines + newline + rest, b"\n", b""
         self._partial[rank] = rest
-        if lines:
-            prefix = b"[rank %d] " % rank
-            self._queue(b"".join(prefix + line + b"\n" for line in lines))
+        if newline:
+            self._queue(rank, lines)
 
     def finish(self, rank: int) -> None:
         """Write a last line that has no newline."""
         if self._partial.get(rank):
             self.write(rank, b"\n")
 
-    def _queue(self, text: bytes) -> None:
-        self.flush()
-        if len(self._pending) + len(text) > PENDING_LIMIT:
-            self._dropped += len(text)
-            return
+    def _queue(self, rank: int, lines: bytes) -> None:
         if self._dropped:
-            text = b"[launcher] %d bytes of output dropped: the pod's log is too slow\n" % self._dropped + text
+            self._pending += b"[launcher] %d bytes of output dropped: the pod's log is too slow\n" % self._dropped
             self._dropped = 0
-        self._pending += text
+        prefix = b"[rank %d] " % rank
+        self._pending += prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n"
         self.flush()
 
     def flush(self) -> None:
