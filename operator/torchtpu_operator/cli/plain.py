@@ -75,16 +75,19 @@ class Plain:
 
 def preamble(view: View, notes: list[str]) -> list[str]:
     """What will run, and what stands for what."""
-    spec, shape = view.plan.spec, view.shape
-    ranks = shape.devices * spec.slices
+    spec = view.plan.spec
     many = f"{spec.slices} x " if spec.slices > 1 else ""
-    hosts = f"{len(view.plan.workers)} host{'s' if len(view.plan.workers) > 1 else ''}"
-    lines = [
-        f"ttj: {spec.name}: {many}{spec.accelerator} {spec.topology}, {hosts}, {ranks} ranks, on this machine's CPU"
-    ]
+    slices = f"{many}{spec.accelerator} {spec.topology}"
+    hosts = _count(len(view.plan.workers), "host")
+    ranks = _count(view.shape.devices * spec.slices, "rank")
+    lines = [f"ttj: {spec.name}: {slices}, {hosts}, {ranks}, on this machine's CPU"]
     lines += [f"ttj: {note}" for note in notes]
     width = min(40, max(len(what) for what, _ in view.plan.substitutions))
     return lines + ["ttj: substituted:"] + [f"  {what:<{width}}  ->  {by}" for what, by in view.plan.substitutions]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def map_lines(view: View) -> list[str]:

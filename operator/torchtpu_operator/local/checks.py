@@ -81,7 +81,9 @@ def _packages() -> None:
 
 def _memory(hosts: int, ranks: int) -> list[str]:
     needed, available = needed_bytes(hosts, ranks), available_bytes()
-    text = f"memory: about {_gib(needed)} for Ray and {ranks} ranks before their models and data"
+    text = (
+        f"memory: about {_gib(needed)} for Ray, {hosts} simulated host(s) and {ranks} rank(s), before models and data"
+    )
     if available is None:
         return [text]
     if available < needed / 2:
