@@ -37,7 +37,8 @@ def _kind() -> str:
         return "xla" if os.environ.get("TTJ_FRAMEWORK") == "TorchXLA" else "tpu"
     import torch
 
-    accelerator = torch.accelerator.current_accelerator()
+    # A CUDA build names cuda as its accelerator on a machine without one.
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     kind = accelerator.type if accelerator else "cpu"
     return kind if kind in ("tpu", "cuda") else "cpu"
 

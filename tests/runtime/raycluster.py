@@ -21,6 +21,8 @@ from torchtpu_operator.tpu.slices import slice_shape
 NETWORK = f"127.{64 + os.getpid() % 128}"  # of this test run's own
 RAY = str(Path(sys.executable).with_name("ray"))
 
+SUBMITTED = "submitted.sh"  # what the ranks of a submitted job run, in the cluster's folder
+
 
 def base_environment():
     """This process's environment without what would disturb Ray or the ranks."""
@@ -77,7 +79,18 @@ class Cluster:
         return base_environment() | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
     def start_head(self):
-        self._node(self.head, {}, f"--head --port={self.port} --dashboard-host={self.head} --num-cpus=0".split())
+        # A submitted driver finds its job in the head's environment, fixed here: what the ranks run is a file.
+        spec = shell(
+            f"exec bash {self.folder}/{SUBMITTED}",
+            accelerator="v7x",
+            topology="1x1x1",
+            chips_per_host=1,
+            stop_grace_s=20.0,
+        )
+        environment = {names.ENV_JOB: spec.to_json(), names.ENV_RUN_DIR: str(self.run_dir(self.head))}
+        self._node(
+            self.head, environment, f"--head --port={self.port} --dashboard-host={self.head} --num-cpus=0".split()
+        )
         self.wait_for_nodes()
 
     def run_dir(self, address):

@@ -86,6 +86,7 @@ def _torchrun(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         ENV_ERROR_FILE: rank_file(run_dir, position.rank, "error.json"),
     }
 
