@@ -45,7 +45,7 @@ def head_template(context: Context, spec: JobSpec) -> Manifest:
     resources = _requested(head_resources(context.shape.hosts * spec.slices, context.chips), context.job.spec.head)
     grace = context.stop_grace_s
     own = [
-        {"name": names.ENV_JOB, "value": spec.to_json()},
+        {"name": names.ENV_JOB, "value": _literal(spec.to_json())},
         {"name": "RAY_JOB_STOP_WAIT_TIME_S", "value": str(grace + 5)},  # Ray's own 3 s would cut the ranks' grace
         *_pairs(_per_chip(context.shape)),
     ]
@@ -128,7 +128,7 @@ def _install_container(context: Context) -> Manifest:
         "volumeMounts": [{"name": names.RUNTIME_VOLUME, "mountPath": names.RUNTIME_PATH}],
     }
     if files := context.job.spec.runtime.files:
-        container["env"] = [{"name": names.ENV_FILES, "value": _json(files)}]
+        container["env"] = [{"name": names.ENV_FILES, "value": _literal(_json(files))}]
     return container
 
 
@@ -235,6 +235,11 @@ def _pairs(environment: dict[str, str]) -> list[Manifest]:
 
 def _port(name: str, number: int) -> Manifest:
     return {"name": name, "containerPort": number}
+
+
+def _literal(text: str) -> str:
+    """As it stands: the kubelet would take $(NAME) in a value for a reference, and $$ for a dollar."""
+    return text.replace("$", "$$")
 
 
 def _json(value: dict[str, str]) -> str:

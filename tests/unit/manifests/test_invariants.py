@@ -1,6 +1,7 @@
 """What must hold for every slice shape there is, and for any name."""
 
 import copy
+import json
 import re
 
 import pytest
@@ -89,6 +90,26 @@ def test_rendering_is_deterministic_and_leaves_its_input_alone():
     first[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"].clear()
     assert render(one) == second
     assert one.model_dump() == before
+
+
+def kubelet(value: str) -> str:
+    """Kubernetes' expansion of a container's env value, with no variable defined before it."""
+    return re.sub(r"\$(\$|\([^)]*\))", lambda found: "$" if found[1] == "$" else found[0], value)
+
+
+@given(st.text(alphabet='$(){}aA \n"\\', min_size=1, max_size=20))
+def test_dollars_of_the_user_reach_the_pod_as_they_were_written(word):
+    one = TorchTPUJob(
+        metadata=Metadata(name="train"),
+        spec=Spec(
+            tpu=Tpu(accelerator="v6e", topology="2x2"),
+            runtime=Runtime(image="i", entrypoint=["p", word], files={"a.sh": word}),
+        ),
+    )
+    head = render(one)[0]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    env = {v["name"]: v.get("value", "") for c in head["containers"] + head["initContainers"] for v in c.get("env", [])}
+    assert JobSpec.from_json(kubelet(env["TTJ_JOB"])).entrypoint == ("p", word)
+    assert json.loads(kubelet(env["TTJ_FILES"])) == {"a.sh": word}
 
 
 @given(st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True), st.integers(1, 99_999))
