@@ -1,7 +1,7 @@
 import pytest
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from torchtpu_operator.cli.render import dump
+from torchtpu_operator.cli.forms import documents
 
 
 class Yaml(SingleFileSnapshotExtension):
@@ -11,7 +11,7 @@ class Yaml(SingleFileSnapshotExtension):
     _write_mode = WriteMode.TEXT
 
     def serialize(self, data, **_):
-        return dump(data)
+        return documents(data)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """`ttj explain`: what a slice is."""
 
-import json
 import re
 import sys
 from typing import Any
 
+from torchtpu_operator.cli.forms import Form, written
 from torchtpu_operator.cli.sources import printable, tell
 from torchtpu_operator.tpu.generations import ALIASES, GENERATIONS, Generation
 from torchtpu_operator.tpu.ranks import world_size
@@ -13,7 +13,7 @@ from torchtpu_operator.tpu.slices import ShapeError, SliceShape, check_slices, s
 _SHOWN = 24
 
 
-def explain(accelerator: str, topology: str | None, chips_per_host: int | None, slices: int, as_json: bool) -> int:
+def explain(accelerator: str, topology: str | None, chips_per_host: int | None, slices: int, form: Form) -> int:
     """Exit code: 0, or 2 if there is no such slice; the reason goes to standard error."""
     try:
         name, topology = resolve(accelerator, topology)
@@ -23,7 +23,7 @@ def explain(accelerator: str, topology: str | None, chips_per_host: int | None, 
         tell(f"error: {printable(error.message)}")
         return 2
     facts = describe(shape, slices)
-    sys.stdout.write(json.dumps(facts, indent=2) + "\n" if as_json else _text(facts))
+    sys.stdout.write(_text(facts) if form == "text" else written(facts, form))
     return 0
 
 

@@ -31,6 +31,7 @@ class Report(StrEnum):
     """What other commands write."""
 
     TEXT = "text"
+    YAML = "yaml"
     JSON = "json"
 
 
@@ -38,7 +39,7 @@ Sources = Annotated[
     list[str],
     typer.Option("--filename", "-f", metavar="FILE", help="YAML file, - for standard input; may be repeated."),
 ]
-TextOrJson = Annotated[Report, typer.Option("--output", "-o", help="Form of the output.")]
+Form = Annotated[Report, typer.Option("--output", "-o", help="Form of the output.")]
 
 
 @app.callback()
@@ -47,11 +48,11 @@ def ttj() -> None:
 
 
 @app.command()
-def validate(filename: Sources, output: TextOrJson = Report.TEXT) -> None:
+def validate(filename: Sources, output: Form = Report.TEXT) -> None:
     """Check TorchTPUJobs without a cluster: every fault at once, and where it is."""
     from torchtpu_operator.cli import validate as command
 
-    raise typer.Exit(command.validate(filename, as_json=output == Report.JSON))
+    raise typer.Exit(command.validate(filename, output.value))
 
 
 @app.command()
@@ -64,7 +65,7 @@ def render(
     """Write the RayJobs that TorchTPUJobs become."""
     from torchtpu_operator.cli import render as command
 
-    raise typer.Exit(command.render(filename, output == Output.JSON, attempt, runtime_image))
+    raise typer.Exit(command.render(filename, output.value, attempt, runtime_image))
 
 
 @app.command()
@@ -73,12 +74,12 @@ def explain(
     topology: Annotated[str | None, typer.Argument(help="Chips along each dimension: 4x4, 2x2x4.")] = None,
     chips_per_host: Annotated[int | None, typer.Option(help="Chips of one host, where there is a choice.")] = None,
     slices: Annotated[int, typer.Option(help="Number of slices.")] = 1,
-    output: TextOrJson = Report.TEXT,
+    output: Form = Report.TEXT,
 ) -> None:
     """Show what a TPU slice is: chips, hosts, ranks, machine type, labels. Or why there is none such."""
     from torchtpu_operator.cli import explain as command
 
-    raise typer.Exit(command.explain(accelerator, topology, chips_per_host, slices, as_json=output == Report.JSON))
+    raise typer.Exit(command.explain(accelerator, topology, chips_per_host, slices, output.value))
 
 
 @app.command()
@@ -96,7 +97,7 @@ def run(
     from torchtpu_operator.cli import run as command
 
     if dry_run:
-        raise typer.Exit(command.dry_run(filename, name, as_json=output_form == Report.JSON))
+        raise typer.Exit(command.dry_run(filename, name, output_form.value))
     places = command.Places(workdir, output)
     raise typer.Exit(command.run(filename, name, places, timeout, command.screen(not no_screen)))
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchtpu_operator.cli.forms import Form, written
 from torchtpu_operator.local.pods import job_record
 from torchtpu_operator.runtime.plan import RankPlan, rank_table, shape_of
 
@@ -12,16 +13,14 @@ SHOWN_VALUES = 4
 SHOWN_WIDTH = 100
 
 
-def show(objects: Sequence[Mapping[str, Any]], as_json: bool) -> str:
+def show(objects: Sequence[Mapping[str, Any]], form: Form) -> str:
     """Raises ValueError for an environment that is too large for a process."""
     spec = job_record(objects[0])
     shape = shape_of(spec)
     hosts = [[f"slice-{s}-host-{h}" for h in range(shape.hosts)] for s in range(spec.slices)]
     table = rank_table(spec, hosts)
-    if as_json:
-        return (
-            json.dumps({"verified": spec.device == "CPU", "ranks": [_record(plan) for plan in table]}, indent=2) + "\n"
-        )
+    if form != "text":
+        return written({"verified": spec.device == "CPU", "ranks": [_record(plan) for plan in table]}, form)
     lines = [
         f"{spec.name}: {len(table)} ranks on {spec.slices} x {spec.accelerator} {spec.topology}, device {spec.device}"
     ]

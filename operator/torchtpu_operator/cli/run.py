@@ -11,6 +11,7 @@ from typing import Any
 
 from torchtpu_operator.api.model import TorchTPUJob
 from torchtpu_operator.cli import sources
+from torchtpu_operator.cli.forms import Form
 from torchtpu_operator.cli.plain import Plain
 from torchtpu_operator.cli.sources import InputError, printable, tell
 from torchtpu_operator.contract.termination import Termination
@@ -64,13 +65,13 @@ def run(filenames: Sequence[str], name: str | None, places: Places, timeout: flo
     return outcome.exit_code
 
 
-def dry_run(filenames: Sequence[str], name: str | None, as_json: bool) -> int:
+def dry_run(filenames: Sequence[str], name: str | None, form: Form) -> int:
     """The plan of the job as written, for TPU too. Exit code 0, or 2 for invalid input."""
     from torchtpu_operator.cli import plan
 
     try:
         job, _ = _one(filenames, name)
-        text = plan.show(render(job), as_json)
+        text = plan.show(render(job), form)
     except (InputError, ValueError) as error:  # ValueError: an environment that no process can have
         tell(f"error: {error}")
         return INVALID

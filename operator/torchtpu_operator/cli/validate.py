@@ -1,26 +1,26 @@
 """`ttj validate`."""
 
-import json
 import sys
 from collections.abc import Sequence
 
 from torchtpu_operator.cli import sources
+from torchtpu_operator.cli.forms import Form, written
 from torchtpu_operator.cli.sources import Checked, InputError
 
 
-def validate(filenames: Sequence[str], as_json: bool) -> int:
+def validate(filenames: Sequence[str], form: Form) -> int:
     """Exit code: 0, or 2 if any document has an error."""
     try:
         checked = sources.check(filenames)
     except InputError as error:
-        if as_json:
+        if form != "text":
             fault = {"path": "", "message": str(error), "severity": "error"}
-            sys.stdout.write(json.dumps([{"document": None, "ok": False, "faults": [fault]}], indent=2) + "\n")
+            sys.stdout.write(written([{"document": None, "ok": False, "faults": [fault]}], form))
         else:
             sources.tell(f"error: {error}")
         return 2
-    if as_json:
-        sys.stdout.write(json.dumps([_record(item) for item in checked], indent=2) + "\n")
+    if form != "text":
+        sys.stdout.write(written([_record(item) for item in checked], form))
     else:
         sys.stdout.writelines(f"{line}\n" for item in checked for line in _lines(item))
     return 2 if any(item.job is None for item in checked) else 0

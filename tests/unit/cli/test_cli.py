@@ -242,3 +242,13 @@ def test_output_must_be_empty(write, tmp_path):
     path = write(GOOD)
     result = ttj("run", "-f", path, "--output", str(tmp_path))
     assert (result.exit_code, "not an empty folder" in result.stderr) == (2, True)
+
+
+def test_yaml_says_what_json_says(tmp_path: Path) -> None:
+    import yaml
+
+    path = str(tmp_path / "job.yaml")
+    Path(path).write_text(GOOD)
+    for command in (["explain", "v6e", "4x4"], ["validate", "-f", path], ["run", "--dry-run", "-f", path]):
+        as_yaml, as_json = (ttj(*command, "-o", form).stdout for form in ("yaml", "json"))
+        assert yaml.safe_load(as_yaml) == json.loads(as_json)
