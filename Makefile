@@ -43,9 +43,10 @@ crds: $(VENV)/.unit ## write crds/ from the API models
 goldens: $(VENV)/.unit ## write tests/golden anew, to be read in the diff
 	$(PYTEST) tests/golden --snapshot-update
 
-bench: $(VENV)/.runtime ## render and validate times, medians with spread
+bench: $(VENV)/.runtime ## render, validate and launch times, medians with spread
 	$(BIN)/python bench/render.py
 	$(BIN)/python bench/validate.py
+	$(BIN)/python bench/launch.py
 
 requirements: $(VENV)/.uv ## resolve requirements/*.txt anew
 	for set in unit runtime; do \

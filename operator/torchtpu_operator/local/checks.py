@@ -32,7 +32,6 @@ class EnvironmentProblem(Exception):
 def check(spec: JobSpec, output: Path) -> list[str]:
     """Raises EnvironmentProblem. Returns remarks: what it needs, and warnings."""
     _platform()
-    _packages()
     shape = slice_shape(spec.accelerator, spec.topology, spec.chips_per_host)
     hosts, ranks = shape.hosts * spec.slices, world_size(shape, spec.slices)
     if ranks > MAX_RANKS:
@@ -40,6 +39,7 @@ def check(spec: JobSpec, output: Path) -> list[str]:
             f"{ranks} ranks are more than one machine runs well (at most {MAX_RANKS}); "
             "choose a smaller topology for the trial, or see the rank table with --dry-run"
         )
+    _packages()  # after what no package would change
     remarks = _memory(hosts, ranks)
     free = shutil.disk_usage(output).free
     if free < DISK_BYTES:
