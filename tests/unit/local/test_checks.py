@@ -44,7 +44,7 @@ def test_memory_is_said_warned_of_or_refused(monkeypatch, packages, tmp_path):
 def test_packages(packages, tmp_path, ray, torch):
     packages |= {"ray": ray, "torch": torch}
     with pytest.raises(EnvironmentProblem, match="pip install"):
-        checks.check(spec("1x1"), tmp_path)
+        checks.check(spec("2x2"), tmp_path)
 
 
 def test_too_many_ranks(packages, tmp_path):
