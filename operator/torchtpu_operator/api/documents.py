@@ -87,7 +87,7 @@ def load(text: str | bytes, source: str) -> list[Document]:
 
 def _decoded(text: str | bytes) -> str:
     if len(text) > MAX_BYTES:
-        raise DocumentError(f"{len(text):,} bytes; at most {MAX_BYTES:,} are read")
+        raise DocumentError(f"larger than {MAX_BYTES:,} bytes, which is the most that is read")
     if isinstance(text, str):
         return text
     try:

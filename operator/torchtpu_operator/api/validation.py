@@ -65,10 +65,12 @@ def _plain(detail: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(path, _unknown(detail["loc"]))
     elif kind == "literal_error":
         yield Fault(path, _not_allowed(detail["loc"], detail["input"], str(context["expected"])))
+    elif kind in ("greater_than_equal", "less_than_equal"):
+        yield Fault(path, f"must be {_bounds(detail['loc'])}, got {shown(detail['input'])}")
     elif kind in _TYPES:
         yield Fault(path, f"must be {_TYPES[kind]}, got {shown(detail['input'])}")
     else:
-        message = detail["msg"].replace("Input should", "should").replace("String should", "should")
+        message = detail["msg"].replace("Input should", "must").replace("String should", "must")
         yield Fault(path, f"{message}, got {shown(detail['input'])}")
 
 
@@ -102,6 +104,15 @@ def _inner(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((m for arg in getattr(annotation, "__args__", ()) if (m := _inner(arg))), None)
+
+
+def _bounds(location: tuple[int | str, ...]) -> str:
+    """`1 to 256`; every bounded field has both ends."""
+    model = _model_at(location[:-1])
+    fields = {field.alias: field for field in model.model_fields.values()} if model else {}
+    marks = fields[str(location[-1])].metadata
+    low, high = (next(getattr(mark, end) for mark in marks if hasattr(mark, end)) for end in ("ge", "le"))
+    return f"{low} to {high}"
 
 
 def _unknown(location: tuple[int | str, ...]) -> str:

@@ -25,7 +25,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: [", "line"),
         ("\x00", "control characters"),
         (b"\xff\xfe", "not UTF-8 text: byte 0"),
-        ("x" * (MAX_BYTES + 1), "at most 8,388,608 are read"),
+        ("x" * (MAX_BYTES + 1), "larger than 8,388,608 bytes"),
     ],
 )
 def test_what_is_refused_says_where(text, phrase):
