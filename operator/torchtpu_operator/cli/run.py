@@ -142,7 +142,7 @@ def _summary(outcome: Any, output: Path) -> None:
     """How it ended, why, and where to look."""
     lines = []
     termination: Termination | None = outcome.termination
-    if outcome.exit_code and outcome.log:
+    if outcome.log:
         last = Tail.last(outcome.log, LAST_LINES)
         if last:
             rank = termination.rank if termination else None

@@ -116,7 +116,7 @@ def environment(
 def ray_start(group: Json, container: Json, head: bool) -> dict[str, str]:
     """Flags of `ray start` that KubeRay would make from the container's resources, the group's and rayStartParams.
 
-    kuberay-ray.md 3.1 to 3.3. `--memory` is left out: nothing limits memory here.
+    As in KubeRay 1.6, ray-operator/controllers/ray/common/pod.go. `--memory` is left out: nothing limits memory here.
     """
     resources = container.get("resources", {})
     limits = resources.get("limits", {})

@@ -147,7 +147,7 @@ class _Planner:
         return "".join(self.random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
 
     def _group(self, group: Json, first: int) -> list[LocalPod]:
-        """Pods of a worker group, with KubeRay's labels (kuberay-ray.md 2.1)."""
+        """Pods of a worker group, with KubeRay 1.6's labels."""
         hosts, name = group.get("numOfHosts", 1), group["groupName"]
         pods: list[LocalPod] = []
         for replica in range(group.get("replicas", 0)):
@@ -223,7 +223,7 @@ class _Planner:
         return ("/bin/bash", "-c", "--", f"{text} && exec {shlex.join(start)}")
 
     def _kuberay(self, pod: str, group: str, address: str, head: bool) -> dict[str, str]:
-        """Variables that KubeRay adds (kuberay-ray.md 3.2), and those that make Ray quiet and small."""
+        """Variables that KubeRay 1.6 adds, and those that make Ray patient, quiet and small."""
         site = self.site
         server = f"{site.address(0)}:{site.gcs_port}"
         added = {
@@ -234,6 +234,7 @@ class _Planner:
             "RAY_PORT": str(site.gcs_port),
             "RAY_ADDRESS": server,
             "RAY_raylet_start_wait_time_s": "300",  # many hosts share few cores
+            "RAY_NUM_REDIS_GET_RETRIES": "90",  # of 2 s: how long `ray start` waits for its own node's record
             "RAY_memory_monitor_refresh_ms": "0",  # it would kill ranks because of this machine's other programs
             "RAY_prestart_worker_first_driver": "0",
             "RAY_enable_metrics_collection": "0",

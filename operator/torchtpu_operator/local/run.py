@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `log` is the failing rank's, or else the one to look at."""
+    """How a run ended. `log` is the failing rank's; where nobody said how it ended, the submitter's; else None."""
 
     exit_code: int
     message: str
@@ -234,7 +234,7 @@ class _Session:
             now = time.monotonic()
             limit = self.options.timeout_s
             if limit is not None and self.stopping is None and now - self.began > limit:
-                self.why, self.exit_code = f"stopped: not done after {limit:g} s (--timeout)", FAILED
+                self.why, self.exit_code = f"not done after {limit:g} s (--timeout)", FAILED
                 self._stop()
             if self.stopping is not None and now > self.stopping:
                 self.screen.note("the job did not stop in time and is killed")
@@ -279,7 +279,7 @@ class _Session:
             self.supervisor.terminate(self.plan.submitter.name)
 
     def _outcome(self) -> Outcome:
-        termination, log = None, self.log.path
+        termination = log = None
         with contextlib.suppress(OSError, ValueError):
             termination = Termination.from_json(self.plan.termination.read_text(encoding="utf-8"))
         code = self.supervisor.codes.get(self.plan.submitter.name)
@@ -288,7 +288,9 @@ class _Session:
         if termination and termination.rank is not None and termination.cause == Cause.RANK_FAILED:
             where = f"slice-{termination.slice_id}-host-{termination.host}"
             log = self.options.output / where / f"rank-{termination.rank}.log"
-        return Outcome(exit_code, message, termination, log if exit_code else None, time.monotonic() - self.began)
+        elif termination is None and exit_code == FAILED:
+            log = self.log.path
+        return Outcome(exit_code, message, termination, log, time.monotonic() - self.began)
 
     def _log_of(self, pod: LocalPod) -> Path:
         return self.options.output / f"{pod.name}.log"
@@ -305,7 +307,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _healthy(host: str, port: str) -> bool:
-    """KubeRay's readiness probe of a node (kuberay-ray.md 3.4)."""
+    """KubeRay's readiness probe of a node: its agent answers."""
     request = urllib.request.Request(f"http://{host}:{port}/api/healthz")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
