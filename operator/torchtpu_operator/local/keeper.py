@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtpu_operator.local import processes
+from torchtpu_operator.runtime.processes import descendants
 
 OWNER_FILE = "owner"  # in the scratch folder: pid and start time of who clears it up
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -150,8 +151,8 @@ class Keeper:
         """SIGTERM, then SIGKILL until nothing is left."""
         deadline = time.monotonic() + grace_s
         if grace_s > 0:
-            processes.signal_all(processes.descendants(os.getpid()), signal.SIGTERM)
-        while alive := processes.descendants(os.getpid()):
+            processes.signal_all(descendants(os.getpid()), signal.SIGTERM)
+        while alive := descendants(os.getpid()):
             if time.monotonic() >= deadline:
                 processes.signal_all(alive, signal.SIGKILL)
             time.sleep(STEP_S)

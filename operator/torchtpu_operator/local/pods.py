@@ -182,7 +182,7 @@ class _Planner:
         mounts, folders = self._mounts(name, template["spec"], container)
         environment = self._environment(name, container, facts, mounts)
         environment |= self._kuberay(pod, group_name, address, head=place is None)
-        environment[names.ENV_POD_STDOUT] = str(self.site.output / f"{name}.log")
+        environment.pop(names.ENV_POD_STDOUT, None)  # ranks have bounded logs of their own; nobody rotates this one
         environment[names.ENV_RUN_DIR] = str(self.site.output / name)
         if place is None:
             environment[names.ENV_JOB] = self._job(mounts).to_json()

@@ -1,4 +1,4 @@
-"""Looking at and ending processes through /proc. Linux only, standard library only."""
+"""Finding and ending the processes of a run."""
 
 import contextlib
 import os
@@ -6,25 +6,13 @@ import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from torchtpu_operator.runtime.processes import process_stat, processes
+
 
 def start_time(pid: int) -> str | None:
     """When a process started (clock ticks since boot), so that a reused pid is told apart; None if it is gone."""
-    fields = _stat(pid)
-    return fields[19] if fields and fields[0] not in "ZX" else None
-
-
-def descendants(root: int) -> list[int]:
-    """All processes below `root`, nearest first; zombies left out."""
-    children: dict[int, list[int]] = {}
-    for pid in _pids():
-        fields = _stat(pid)
-        if fields:
-            children.setdefault(int(fields[1]), []).append(pid)
-    found, level = [], [root]
-    while level:
-        level = [child for pid in level for child in children.get(pid, [])]
-        found += level
-    return [pid for pid in found if start_time(pid) is not None]
+    stat = process_stat(pid)
+    return stat[1] if stat else None
 
 
 def marked(variable: str, folder: Path) -> list[int]:
@@ -34,7 +22,7 @@ def marked(variable: str, folder: Path) -> list[int]:
     """
     entry, below = os.fsencode(f"{variable}={folder}"), f"{folder}/"
     found = []
-    for pid in _pids():
+    for pid in processes():
         with contextlib.suppress(OSError):
             process = Path(f"/proc/{pid}")
             if pid != os.getpid() and (
@@ -55,16 +43,3 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    return text[text.rindex(")") + 2 :].split()  # the name before it may hold anything

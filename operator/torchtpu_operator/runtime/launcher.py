@@ -20,6 +20,7 @@ from typing import Any
 
 from torchtpu_operator.runtime import markers
 from torchtpu_operator.runtime.output import LOG_LIMIT, PodLog, RankLog
+from torchtpu_operator.runtime.processes import descendants
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -28,21 +29,6 @@ DRAIN_BYTES = 1024 * 1024  # read at most after a rank's end: a pipe holds 64 Ki
 SWEEP_S = 10.0  # how long descendants are killed before giving up (uninterruptible sleep)
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def descendants(root: int) -> list[int]:
-    """Pids of all living processes below `root`."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (stat := markers.process_stat(entry.name)):
-            children.setdefault(stat[0], []).append(int(entry.name))
-    found: list[int] = []
-    queue = [root]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
 
 
 class Rank:

@@ -10,18 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from torchtpu_operator.runtime.processes import process_stat
+
 STOP_FILE = "stop"
 POLL_S = 0.2
-
-
-def process_stat(pid: int | str) -> tuple[int, str] | None:
-    """Parent pid and start time (clock ticks since boot) of a process; None if it is gone or a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
-    return None if fields[0] in "ZX" else (int(fields[1]), fields[19])
 
 
 def stop_requested(run_dir: Path) -> bool:
