@@ -14,7 +14,7 @@ from torchtpu_operator.local.pods import ENV_MARK
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="local runs need Linux")
 # A child in a session of its own, orphaned at once, that ignores SIGTERM, below one that does not.
 STUBBORN = "trap '' TERM; echo $$ >> pids; while :; do sleep 0.1; done"
-FAMILY = f'(setsid sh -c "{STUBBORN}" &) ; echo $$ >> pids; while :; do sleep 0.1; done'
+FAMILY = '(setsid sh -c "$STUBBORN" &) ; echo $$ >> pids; while :; do sleep 0.1; done'
 
 
 def until(condition, seconds=20):
@@ -40,7 +40,7 @@ def start(tmp_path):
             start_new_session=True,
         )
         started.append(process)
-        environment = {**os.environ, ENV_MARK: str(scratch)}
+        environment = {**os.environ, ENV_MARK: str(scratch), "STUBBORN": STUBBORN}
         request = {"op": "start", "id": "a", "argv": ["sh", "-c", FAMILY], "env": environment, "cwd": str(tmp_path)}
         send(process, request | {"log": str(tmp_path / "log")})
         pids = until(lambda: (tmp_path / "pids").exists() and (p := (tmp_path / "pids").read_text().split())[1:] and p)
@@ -48,9 +48,8 @@ def start(tmp_path):
 
     yield start
     for process in started:
-        process.kill()
-        process.wait()
         process.stdin.close()
+        process.wait(30)
         process.stdout.close()
 
 
