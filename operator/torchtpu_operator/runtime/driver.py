@@ -23,7 +23,7 @@ from torchtpu_operator.contract.job import JobSpec
 from torchtpu_operator.contract.progress import PROGRESS_FILE, Phase, Progress
 from torchtpu_operator.contract.termination import Termination
 from torchtpu_operator.runtime import gather, markers
-from torchtpu_operator.runtime.gang import Gang
+from torchtpu_operator.runtime.gang import Gang, all_ranks
 from torchtpu_operator.runtime.plan import rank_table, shape_of
 from torchtpu_operator.runtime.stream import CHUNK, RESULT_MARK, Stream, say
 from torchtpu_operator.tpu.environment import EnvironmentTooLarge
@@ -166,7 +166,7 @@ class Driver:
         for begin, data in answer["output"].values():
             stream.take(begin, data)
         if before and "waiting" not in gang.states:
-            say(f"all {len(gang.states)} ranks started")
+            say(f"{all_ranks(len(gang.states))} started")
 
     def _last_lines(self, crew: Crew, gang: Gang, stream: Stream) -> None:
         """What rank 0 wrote at the end, and the end of the first failing rank's output."""

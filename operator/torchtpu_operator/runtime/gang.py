@@ -32,6 +32,11 @@ class Exit:
     error_type: str | None = None
 
 
+def all_ranks(count: int) -> str:
+    """`all 16 ranks`."""
+    return f"all {count} ranks" if count > 1 else "the rank"
+
+
 @dataclass(slots=True)
 class Gang:
     """All ranks of one execution."""
@@ -103,7 +108,7 @@ class Gang:
         elif uneven:
             ended = self._uneven()
         elif self.succeeded:
-            ended = Termination(Cause.SUCCEEDED, f"all {len(self.table)} ranks ended with 0")
+            ended = Termination(Cause.SUCCEEDED, f"{all_ranks(len(self.table))} ended with 0")
         else:
             ended = Termination(Cause.INTERNAL, "the ranks ended without a cause that the driver knows")
         return ended

@@ -109,7 +109,8 @@ def _job(spec: JobSpec, position: RankPosition, run_dir: str) -> dict[str, str]:
 def _device(spec: JobSpec, shape: SliceShape, position: RankPosition, hosts: Sequence[Sequence[str]]) -> dict[str, str]:
     if spec.device == "CPU":
         # Installed torch_tpu or torch_xla backends would look for chips when torch is imported.
-        return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        return off | ({"PJRT_DEVICE": "CPU"} if spec.framework == "TorchXLA" else {})
     make = torch_tpu_environment if spec.framework == "TorchTPU" else torch_xla_environment
     return make(shape, position, spec.slices, hosts[position.slice_id], hosts[0][0])
 

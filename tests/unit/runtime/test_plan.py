@@ -50,6 +50,8 @@ def test_torch_xla_and_cpu():
     cpu = rank_table(replace(SPEC, device="CPU"), HOSTS)[0].environment
     assert cpu["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
     assert not [name for name in cpu if name.startswith(("TPU_", "TORCH_TPU", "PJRT", "MEGASCALE"))]
+    alone = JobSpec("j", "default", "u", 1, "TorchXLA", "CPU", "v6e", "1x1", 1, 1, ("python",))
+    assert rank_table(alone, [["10.0.0.1"]])[0].environment["PJRT_DEVICE"] == "CPU"  # else it would look for a chip
 
 
 def test_wrong_number_of_hosts_is_an_error():
