@@ -63,12 +63,13 @@ bench: $(VENV)/.runtime ## render, validate and launch times, medians with sprea
 	$(BIN)/python bench/launch.py
 
 requirements: $(VENV)/.uv ## resolve requirements/*.txt anew
-	for set in unit runtime cluster; do \
-	  case $$set in unit) extra="";; runtime) extra="--group runtime --extra local -c requirements/unit.txt";; \
-	    cluster) extra="--group cluster -c requirements/unit.txt";; esac; \
-	  $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -q \
-	    --group unit --group lint $$extra pyproject.toml -o requirements/$$set.txt; \
-	done
+	compile() { $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 -q \
+	  "$$@" pyproject.toml; }; \
+	compile --group unit --group lint -o requirements/unit.txt; \
+	compile --group unit --group lint --group cluster -c requirements/unit.txt -o requirements/cluster.txt; \
+	compile --group unit --group lint --group runtime --extra local -c requirements/unit.txt -o requirements/runtime.txt; \
+	compile --group runtime --extra local -c requirements/runtime.txt -o requirements/job-cpu.txt \
+	  $$(grep -oE '^(nvidia|cuda|triton)[a-z0-9-]*' requirements/runtime.txt | sed 's/^/--no-emit-package /')
 
 clean: ## remove what the targets made here
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
