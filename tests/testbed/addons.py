@@ -18,6 +18,13 @@ KUEUE_NAMESPACE = "kueue-system"
 # Frameworks whose CRDs the bed has, or that Kubernetes brings.
 KUEUE_FRAMEWORKS = ["batch/job", "ray.io/rayjob", "ray.io/raycluster", "ray.io/rayservice"]
 
+# Without its own certificate management, Kueue insists on a metrics certificate at a fixed path below /etc: it gets an
+# /etc of its own, which any user may make on Debian.
+_WITH_METRICS_CERTIFICATES = (
+    'mount -t tmpfs none /etc && mkdir -p /etc/kueue/metrics && ln -s "$1" /etc/kueue/metrics/certs && shift && '
+    'exec "$@"'
+)
+
 
 def start_kuberay(plane: ControlPlane) -> None:
     """KubeRay's operator; it reads Ray dashboards through the API server, so it needs no cluster DNS."""
@@ -69,7 +76,8 @@ def start_kueue(plane: ControlPlane) -> None:
     plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crds))
     plane.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": KUEUE_NAMESPACE}}])
     plane.processes.start(
-        "kueue", binary("kueue"), f"--config={folder}/config.yaml", "--feature-gates=VisibilityOnDemand=false",
+        "kueue", "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _WITH_METRICS_CERTIFICATES, "sh",
+        folder, binary("kueue"), f"--config={folder}/config.yaml", "--feature-gates=VisibilityOnDemand=false",
         env={"KUBECONFIG": str(plane.kubeconfig)},
     )  # fmt: skip
     plane.processes.wait(lambda: answers(f"http://{health}/readyz"), "Kueue", "kueue")

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import ssl
-import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -75,17 +76,17 @@ class Processes:
 def processes(name: str) -> Iterator[Processes]:
     """A place for processes. Afterwards none is left; logs are kept, and their place is said, if the body raised."""
     base = cache() / "logs"
-    logs = base / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{os.getpid()}"
-    logs.mkdir(parents=True)
+    base.mkdir(parents=True, exist_ok=True)
+    logs = Path(tempfile.mkdtemp(prefix=f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-", dir=base))
     for old in sorted(base.iterdir())[:-KEPT_LOGS]:
-        subprocess.run(["rm", "-rf", str(old)], check=False)
+        shutil.rmtree(old, ignore_errors=True)
     try:
         with Supervisor(logs / "keeper.log") as supervisor:
             yield Processes(supervisor, logs)
     except BaseException:
         say(f"the bed's logs are in {logs}")
         raise
-    subprocess.run(["rm", "-rf", str(logs)], check=False)
+    shutil.rmtree(logs, ignore_errors=True)
 
 
 def answers(url: str, authority: Path | None = None, token: str = "") -> bool:
