@@ -46,7 +46,9 @@ def test_the_second_of_two_jobs_waits_for_the_first(plane, namespace, nodes):
             )
 
     def suspended():
-        return {job["metadata"]["name"]: job["spec"]["suspend"] for job in plane.get("rayjobs", "-n", namespace)}
+        return {
+            job["metadata"]["name"]: job["spec"].get("suspend", False) for job in plane.get("rayjobs", "-n", namespace)
+        }
 
     plane.processes.wait(lambda: len(plane.get("workloads", "-n", namespace)) == 2, "both workloads", "kueue")
     assert suspended() == {"first": False, "second": True}

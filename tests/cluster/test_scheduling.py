@@ -15,6 +15,10 @@ def node_of(pod):
     return pod["spec"]["nodeName"]
 
 
+def pool_of(pod):
+    return node_of(pod).rsplit("-", 1)[0]
+
+
 def test_one_slice_on_its_hosts(plane, namespace, nodes):
     nodes([*cpu_pool(), *tpu_pool("v6e", V6E), *tpu_pool("v5e", slice_shape("v5e", "4x4"))])
     plane.apply([example("ddp-v6e-4x4", namespace)])
@@ -39,7 +43,7 @@ def test_slices_of_every_generation_keep_to_one_pool_each(plane, namespace, node
     plane.processes.wait(lambda: len(workers(plane, namespace)) == wanted, "the slices' pods", "kuberay")
     placed = workers(plane, namespace)
     assert len({node_of(pod) for pod in placed}) == wanted
-    pools = {(pod["metadata"]["labels"]["ray.io/worker-group-replica-name"], node_of(pod)[:5]) for pod in placed}
+    pools = {(pod["metadata"]["labels"]["ray.io/worker-group-replica-name"], pool_of(pod)) for pod in placed}
     assert len(pools) == 2
     assert len({pool for _, pool in pools}) == 2
 
@@ -55,5 +59,5 @@ def test_a_slice_waits_rather_than_be_split(plane, namespace, nodes):
         return {event["involvedObject"]["name"] for event in events}
 
     plane.processes.wait(lambda: len(refused()) >= 2, "the scheduler's refusals")
-    pools = Counter(node_of(pod)[:5] for pod in workers(plane, namespace))
+    pools = Counter(pool_of(pod) for pod in workers(plane, namespace))
     assert list(pools.values()) == [2]

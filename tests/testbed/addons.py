@@ -35,7 +35,7 @@ def start_kuberay(plane: ControlPlane) -> None:
     plane.processes.start(
         "kuberay", binary("kuberay"), "--enable-leader-election=false", "--use-kubernetes-proxy",
         f"--metrics-addr=127.0.0.1:{plane.ports['kuberay-metrics']}", f"--health-probe-bind-address={health}",
-        env={"KUBECONFIG": str(plane.kubeconfig), "POD_NAMESPACE": "default"},
+        env={"KUBECONFIG": str(plane.kubeconfig_of("kuberay")), "POD_NAMESPACE": "default"},
     )  # fmt: skip
     plane.processes.wait(lambda: answers(f"http://{health}/readyz"), "KubeRay", "kuberay")
 
@@ -46,7 +46,7 @@ def start_kwok(plane: ControlPlane) -> None:
     stages.append(share("kwok") / "stage/node/fast/node-initialize.yaml")
     ((key, value),) = KWOK_ANNOTATION.items()
     plane.processes.start(
-        "kwok", binary("kwok"), f"--kubeconfig={plane.kubeconfig}", "--manage-all-nodes=false",
+        "kwok", binary("kwok"), f"--kubeconfig={plane.kubeconfig_of('kwok')}", "--manage-all-nodes=false",
         f"--manage-nodes-with-annotation-selector={key}={value}", *(f"--config={stage}" for stage in stages),
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def start_kueue(plane: ControlPlane) -> None:
     plane.processes.start(
         "kueue", "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _WITH_METRICS_CERTIFICATES, "sh",
         folder, binary("kueue"), f"--config={folder}/config.yaml", "--feature-gates=VisibilityOnDemand=false",
-        env={"KUBECONFIG": str(plane.kubeconfig)},
+        env={"KUBECONFIG": str(plane.kubeconfig_of("kueue"))},
     )  # fmt: skip
     plane.processes.wait(lambda: answers(f"http://{health}/readyz"), "Kueue", "kueue")
     plane.processes.wait(lambda: _listens(port), "Kueue's webhooks", "kueue")

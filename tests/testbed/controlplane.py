@@ -27,6 +27,7 @@ Json = dict[str, Any]
 SERVICE_ADDRESS = "10.96.0.1"  # of the API server, the first of the service range
 SERVICE_RANGE = "10.96.0.0/16"
 KUBECTL_TIMEOUT_S = 60
+USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kubelet", "kuberay", "kwok", "kueue")
 CORE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -60,13 +61,21 @@ class ControlPlane:
     token: str
     authority: Path  # certificate of the CA
     ca: trustme.CA
-    kubeconfig: Path
     ports: dict[str, int]
 
     @property
     def running(self) -> list[str]:
         """Names of its processes."""
         return [*CORE, *self.options.addons]
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.kubeconfig_of("admin")
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """Each component is a user of its own, so that the audit log tells them apart."""
+        return self.folder / f"kubeconfig-{user}"
 
     @property
     def folder(self) -> Path:
@@ -128,7 +137,7 @@ def _prepare(options: Options, running: Processes) -> ControlPlane:
     """Certificates, keys, tokens and the kubeconfig."""
     names = ("etcd", "etcd-peer", "api", "kuberay-metrics", "kuberay-health", "kueue-webhook", "kueue-health")
     ports = dict(zip(names, free_ports(len(names), random.SystemRandom()), strict=True))
-    folder, token, ca = running.folder, secrets.token_hex(16), trustme.CA()
+    folder, ca = running.folder, trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
     hosts = ["127.0.0.1", "localhost", options.address, SERVICE_ADDRESS, "kubernetes.default.svc"]
     server = ca.issue_cert(*dict.fromkeys(hosts))
@@ -138,7 +147,6 @@ def _prepare(options: Options, running: Processes) -> ControlPlane:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     (folder / "audit.yaml").write_text(
         yaml.safe_dump(
             {
@@ -150,9 +158,14 @@ def _prepare(options: Options, running: Processes) -> ControlPlane:
         )
     )
     address = f"https://{options.address}:{ports['api']}"
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(_kubeconfig(address, str(folder / "ca.pem"), token)))
-    return ControlPlane(options, running, address, token, folder / "ca.pem", ca, kubeconfig, ports)
+    tokens = {user: secrets.token_hex(16) for user in USERS}
+    (folder / "tokens.csv").write_text(
+        "".join(f'{token},{user},{user},"system:masters"\n' for user, token in tokens.items())
+    )
+    for user, token in tokens.items():
+        text = yaml.safe_dump(_kubeconfig(address, str(folder / "ca.pem"), token))
+        (folder / f"kubeconfig-{user}").write_text(text)
+    return ControlPlane(options, running, address, tokens["admin"], folder / "ca.pem", ca, ports)
 
 
 def _kubeconfig(server: str, authority: str, token: str) -> Json:
@@ -178,13 +191,14 @@ def _start_core(plane: ControlPlane) -> None:
     running.start("kube-apiserver", binary("kube-apiserver"), *_api_server(plane, etcd))
     running.wait(plane.healthy, "the API server", "etcd", "kube-apiserver")
     running.start(
-        "kube-controller-manager", binary("kube-controller-manager"), f"--kubeconfig={plane.kubeconfig}",
+        "kube-controller-manager", binary("kube-controller-manager"),
+        f"--kubeconfig={plane.kubeconfig_of('kube-controller-manager')}",
         f"--service-account-private-key-file={folder}/service-accounts.key", f"--root-ca-file={plane.authority}",
         "--leader-elect=false", "--secure-port=0", *plane.options.controller_manager,
     )  # fmt: skip
     running.start(
-        "kube-scheduler", binary("kube-scheduler"), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
-        "--secure-port=0",
+        "kube-scheduler", binary("kube-scheduler"), f"--kubeconfig={plane.kubeconfig_of('kube-scheduler')}",
+        "--leader-elect=false", "--secure-port=0",
     )  # fmt: skip
     running.wait(lambda: _has_default_account(plane), "the default service account", *CORE)
 
