@@ -171,7 +171,7 @@ def _hierarchies() -> list[Path]:
     """Where cgroups are made: one place (version 2), or one for each controller (version 1)."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
-    return [path for path in _CGROUPS.iterdir() if (path / "cgroup.procs").exists() and path.name != "unified"]
+    return [path for path in _CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
 
 
 def make_cgroup(name: str) -> None:
