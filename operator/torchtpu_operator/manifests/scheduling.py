@@ -7,6 +7,8 @@ from torchtpu_operator.tpu.slices import SliceShape
 
 _POOL = "cloud.google.com/gke-nodepool"  # a multi-host node pool is one slice
 _HOST = "kubernetes.io/hostname"
+# Not by the replica's name: the API server refuses a key that stands in (mis)matchLabelKeys too.
+_HOSTS_OF_SLICES = {"matchExpressions": [{"key": names.LABEL_HOST_INDEX, "operator": "Exists"}]}
 
 
 def scheduling(shape: SliceShape) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def _one_pool_per_slice() -> dict[str, Any]:
     """All hosts of a replica share the pool that its first one was put in."""
     return {
         "topologyKey": _POOL,
-        "labelSelector": {"matchExpressions": [{"key": names.LABEL_REPLICA_NAME, "operator": "Exists"}]},
+        "labelSelector": _HOSTS_OF_SLICES,
         "matchLabelKeys": [names.LABEL_RAY_CLUSTER, names.LABEL_REPLICA_NAME],
     }
 
@@ -38,7 +40,7 @@ def _one_pool_per_slice() -> dict[str, Any]:
 def _no_other_slice_in_the_pool() -> dict[str, Any]:
     return {
         "topologyKey": _POOL,
-        "labelSelector": {"matchExpressions": [{"key": names.LABEL_REPLICA_NAME, "operator": "Exists"}]},
+        "labelSelector": _HOSTS_OF_SLICES,
         "mismatchLabelKeys": [names.LABEL_REPLICA_NAME],
         "namespaceSelector": {},
     }
