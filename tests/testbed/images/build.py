@@ -32,7 +32,13 @@ class Image:
     seconds: int
 
 
-RUNTIME = Image("torchtpu-operator:0.1.0", "runtime", ("operator",), 20)
+_PACKAGE = "operator/torchtpu_operator"
+RUNTIME = Image(
+    "torchtpu-operator:0.1.0",
+    "runtime",
+    ("operator/ttj.py", *(f"{_PACKAGE}/{part}" for part in ("__init__.py", "contract", "tpu", "runtime"))),
+    20,
+)
 RUNTIME_CPU = Image(
     "torchtpu-runtime-cpu:0.1.0",
     "runtime-cpu",
@@ -60,7 +66,7 @@ def _archive(folder: Path, name: str, key: str, seconds: int, make: Callable[[Pa
         new = path.with_suffix(".new")
         new.unlink(missing_ok=True)
         make(new)
-        for old in folder.glob(f"{name}-*.tar"):
+        for old in folder.glob(f"{name}-{'?' * len(key)}.tar"):
             old.unlink()
         new.rename(path)
         say(f"built the image {name} in {time.monotonic() - began:.0f} s: {path.stat().st_size / 2**20:.0f} MiB")
