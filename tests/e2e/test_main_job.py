@@ -58,7 +58,7 @@ def job(tmp_path, namespace):
     return path
 
 
-@pytest.mark.timeout(RUN_S + 120)
+@pytest.mark.timeout(RUN_S + 120, func_only=True)  # setting up may build everything
 def test_it_trains_on_four_hosts(plane, namespace, job):
     rendered = subprocess.run(
         [sys.executable, "-m", "torchtpu_operator.cli", "render", "-f", job],

@@ -166,11 +166,11 @@ def _kube_proxy(plane: ControlPlane, node: Node) -> Json:
 
 
 def _start_dns(plane: ControlPlane) -> None:
-    """CoreDNS at the bridge's address, for cluster names only."""
+    """CoreDNS at the bridge's address, for names and addresses of the cluster only."""
     corefile = plane.folder / "Corefile"
     corefile.write_text(
-        f"cluster.local:53 {{\n bind {ADDRESS}\n errors\n"
-        f" kubernetes cluster.local {{\n  kubeconfig {plane.kubeconfig}\n  ttl 1\n }}\n}}\n"
+        f"cluster.local:53 in-addr.arpa:53 {{\n bind {ADDRESS}\n errors\n"
+        f" kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {plane.kubeconfig}\n  ttl 1\n }}\n}}\n"
     )
     plane.processes.start("coredns", binary("coredns"), f"-conf={corefile}")
 
