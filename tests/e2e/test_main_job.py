@@ -23,7 +23,7 @@ V6E = slice_shape("v6e", "4x4")
 RUN_S = 300
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def plane():
     with cluster([*cpu_pool(), *tpu_pool("v6e", V6E)], [RUNTIME, RUNTIME_CPU]) as running:
         yield running
@@ -73,7 +73,7 @@ def test_it_trains_on_four_hosts(plane, namespace, job):
         status = plane.get("rayjob", "ddp-v6e-4x4-1", "-n", namespace).get("status", {})
         return status.get("jobDeploymentStatus") in ("Complete", "Failed") and status
 
-    plane.processes.wait(lambda: bool(ended()), "the job's end", "kuberay", timeout_s=RUN_S)
+    plane.processes.wait(lambda: bool(ended()), "the job's end", "kuberay", timeout_s=RUN_S, every_s=2)
     status = ended()
     submitter, log = submitter_of(plane, namespace)
     assert (status["jobStatus"], status["jobDeploymentStatus"]) == ("SUCCEEDED", "Complete"), log
@@ -91,7 +91,9 @@ def test_it_trains_on_four_hosts(plane, namespace, job):
     (state,) = submitter["status"]["containerStatuses"]
     termination = Termination.from_json(state["state"]["terminated"]["message"])
     assert (termination.cause, termination.message) == (Cause.SUCCEEDED, "all 16 ranks ended with 0")
-    plane.processes.wait(lambda: len(plane.get("pods", "-n", namespace)) == 1, "the slice's release", timeout_s=120)
+    plane.processes.wait(
+        lambda: len(plane.get("pods", "-n", namespace)) == 1, "the slice's release", timeout_s=120, every_s=1
+    )
 
 
 def submitter_of(plane, namespace):
