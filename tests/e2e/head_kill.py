@@ -96,7 +96,6 @@ class Case:
     def __init__(self, plane: ControlPlane, mode: str, fault: str) -> None:
         self.plane, self.mode, self.fault = plane, mode, fault
         self.name = f"{mode}-{fault}-1"
-        self.runs = machine.folder() / "gke-default-pool-0/log/runs" / f"{mode}-{fault}"
 
     def record(self) -> Json:
         """Run it; what was seen, by seconds after the fault."""
@@ -120,7 +119,8 @@ class Case:
             time.sleep(2)
 
     def _lines(self) -> list[str]:
-        return self.runs.read_text().split() if self.runs.exists() else []
+        found = machine.folder().glob(f"*/log/runs/{self.mode}-{self.fault}")
+        return [line for path in found for line in path.read_text().split()]
 
     def seen(self) -> Json:
         """The RayJob's own words, and what really ran."""
@@ -221,10 +221,12 @@ def main() -> int:
     pairs = [(mode, fault) for mode in MODES for fault in FAULTS if (mode, fault) != ("http", "submitter")]
     wanted = sys.argv[1:]
     chosen = [pair for pair in pairs if not wanted or "/".join(pair) in wanted]
-    with cluster(cpu_pool(), [RUNTIME, RUNTIME_CPU]) as plane, ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = machine.folder() / "gke-default-pool-0/log/runs"
-        runs.mkdir()
-        runs.chmod(0o777)
+    nodes = cpu_pool(nodes=4)  # each counts this machine's cores as its own
+    with cluster(nodes, [RUNTIME, RUNTIME_CPU]) as plane, ThreadPoolExecutor(AT_ONCE) as pool:
+        for node in nodes:
+            runs = machine.folder() / node["metadata"]["name"] / "log/runs"
+            runs.mkdir()
+            runs.chmod(0o777)
         for mode, fault in chosen:
             pool.submit(_case, plane, mode, fault)
     return 0
