@@ -63,7 +63,7 @@ class Node:
 
 
 @contextlib.contextmanager
-def cluster(pools: Sequence[Json], images: Sequence[Image]) -> Iterator[ControlPlane]:
+def cluster(pools: Sequence[Json], images: Sequence[Image], kueue: bool = False) -> Iterator[ControlPlane]:
     """A control plane with KubeRay, and real nodes as described. Afterwards nothing is left. Raises TestbedError."""
     if not 1 <= len(pools) <= MOST:
         raise TestbedError(f"one to {MOST} real nodes fit this bed, {len(pools)} were asked for")
@@ -71,7 +71,7 @@ def cluster(pools: Sequence[Json], images: Sequence[Image]) -> Iterator[ControlP
     require_disk(DISK_GIB, "images and nodes")
     build.ensure(build.NODE)
     files = archives(images)
-    with machine.machine(), control_plane(Options(kwok=False, address=ADDRESS)) as plane:
+    with machine.machine(), control_plane(Options(kwok=False, kueue=kueue, address=ADDRESS)) as plane:
         machine.note_scratch(plane.folder)
         start_nodes(plane, pools, image_store(plane.processes, files))
         yield plane
