@@ -14,6 +14,8 @@ from tests.testbed.node import machine
 from tests.testbed.node.nodes import cluster
 from tests.testbed.pools import cpu_pool
 
+from torchtpu_operator.runtime.processes import descendants
+
 ROOT = Path(__file__).parents[2]
 BED = """
 import time
@@ -23,7 +25,7 @@ from tests.testbed.pools import cpu_pool
 with cluster(cpu_pool(), [RUNTIME, RUNTIME_CPU]) as plane:
     plane.kubectl("run", "pod", "--image", RUNTIME_CPU.name, "--command", "--", "sleep", "1000")
     plane.kubectl("wait", "--for=condition=Ready", "--timeout=50s", "pod/pod")
-    print(plane.processes.logs, flush=True)
+    print(plane.processes.logs, plane.folder, flush=True)
     time.sleep(1000)
 """
 OUTPUTS = (
@@ -33,16 +35,19 @@ OUTPUTS = (
     ["find", "/sys/fs/cgroup", "-type", "d", "-name", "*torchtpu*"],
     ["find", "/var/lib", "/run", "/var/log", "-maxdepth", "1"],
     ["cat", *(f"/proc/sys/{name}" for name in machine._SETTINGS), "/proc/self/mounts"],
-    ["sh", "-c", "ls -d /tmp/ttj-* || true"],
 )
 
 
 def state():
-    """What a bed changes."""
+    """What a bed of nodes changes; beds of control planes alone may run beside it."""
     found = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in OUTPUTS]
-    ps = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    words = (str(cache()), "containerd", "keeper")
-    return [*found, [line for line in ps.splitlines() if any(word in line for word in words)]]
+    return [*found, running(str(cache() / "node"), "containerd", "kubelet", "coredns")]
+
+
+def running(*words):
+    """Processes with one of these words in their command."""
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if any(word in line for word in words)]
 
 
 @pytest.fixture
@@ -63,8 +68,7 @@ def bed(untouched):
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}"},
     ) as process:
-        logs = process.stdout.readline().strip()
-        assert logs
+        logs, process.scratch = process.stdout.readline().split()
         yield process
         process.kill()
     shutil.rmtree(logs, ignore_errors=True)
@@ -81,14 +85,22 @@ def test_ctrl_c(bed, untouched):
     bed.send_signal(signal.SIGINT)
     bed.wait(30)
     assert state() == untouched
+    assert not running(bed.scratch)
+    assert not os.path.exists(bed.scratch)
 
 
-def test_sigkill_and_the_next_start(bed, untouched):
+@pytest.mark.parametrize("keeper", ["keeper lives", "keeper killed too"])
+def test_sigkill_and_the_next_start(bed, untouched, keeper):
+    if keeper == "keeper killed too":
+        for pid in descendants(bed.pid):
+            if b"torchtpu_operator.local.keeper" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
     bed.kill()
     bed.wait(30)
     with machine.machine():
         pass
     assert state() == untouched
+    assert not running(bed.scratch)
 
 
 def test_nobody_but_root(monkeypatch):
