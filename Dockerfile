@@ -16,7 +16,7 @@ FROM ${BASE} AS job-cpu-packages
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends gcc libc6-dev binutils
 COPY requirements/job-cpu.txt tests/testbed/images/cuda_stand_ins.py /build/
 RUN python3 -m venv /opt/job && \
-    /opt/job/bin/pip install -q --no-cache-dir --no-compile --no-deps --require-hashes -r /build/job-cpu.txt && \
+    /opt/job/bin/pip install -q --no-cache-dir --no-deps --require-hashes -r /build/job-cpu.txt && \
     python3 /build/cuda_stand_ins.py /opt/job/lib/python3.*/site-packages && \
     rm -rf /opt/job/lib/python3.*/site-packages/pip*
 

@@ -30,9 +30,12 @@ test-schema: $(VENV)/.unit ## golden objects against KubeRay's own CRD schema (n
 test-cluster: ## real API server, controllers, scheduler and KubeRay; no root (as root it drops to a user; builds Go programs once)
 	tests/testbed/unprivileged $(MAKE) cluster-tests
 
-.PHONY: cluster-tests
+.PHONY: cluster-tests e2e cluster cluster-down test-cluster
 cluster-tests: $(VENV)/.cluster
 	$(PYTEST) tests/cluster --durations=10 $(ARGS)
+
+e2e: $(VENV)/.cluster ## real pods on real nodes on this machine (root, Debian; first time 30 min, 3 GB of downloads, 30 GB of disk)
+	$(PYTEST) tests/e2e --durations=10 $(ARGS)
 
 cluster: $(VENV)/.cluster ## start a Kubernetes control plane with KubeRay and KWOK, to work with by hand
 	$(TESTBED) up $(ARGS)

@@ -7,12 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.testbed.cache import TestbedError, cache
-from tests.testbed.controlplane import Options, control_plane
+from tests.testbed.controlplane import ControlPlane, Options, control_plane
+from tests.testbed.images.build import RUNTIME, RUNTIME_CPU
+from tests.testbed.node.nodes import cluster
+from tests.testbed.pools import cpu_pool, tpu_pool
 
 from torchtpu_operator.local.processes import start_time
+from torchtpu_operator.tpu.slices import slice_shape
 
 START_S = 3600.0  # the first start builds everything
 STOP_S = 60.0
@@ -25,6 +30,10 @@ def main() -> int:
     for name, text in (("up", "start a cluster in the background"), ("serve", "the same in the foreground")):
         verb = verbs.add_parser(name, help=text)
         verb.add_argument("--kueue", action="store_true", help="with Kueue")
+        verb.add_argument(
+            "--nodes", type=int, default=0, choices=range(5), metavar="N",
+            help="N real v6e hosts (1 to 4) and one for heads, in place of KWOK's nodes; needs root and Debian",
+        )  # fmt: skip
     verbs.add_parser("down", help="end it; nothing is left")
     verbs.add_parser("status", help="say whether one runs, and where")
     arguments = parser.parse_args()
@@ -39,9 +48,9 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.verb == "up":
-        return _up(arguments.kueue)
+        return _up(arguments)
     if arguments.verb == "serve":
-        return _serve(arguments.kueue)
+        return _serve(arguments)
     state = _state()
     if arguments.verb == "down":
         return _down(state)
@@ -65,14 +74,15 @@ def _state() -> dict[str, str] | None:
     return None
 
 
-def _up(kueue: bool) -> int:
+def _up(arguments: argparse.Namespace) -> int:
     if state := _state():
         raise TestbedError(
             f"a cluster runs already, with KUBECONFIG={state['kubeconfig']}; end it with make cluster-down"
         )
     log = cache() / "cluster.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tests.testbed", "serve", *(["--kueue"] if kueue else [])]
+    options = [f"--nodes={arguments.nodes}", *(["--kueue"] if arguments.kueue else [])]
+    command = [sys.executable, "-m", "tests.testbed", "serve", *options]
     with log.open("w") as output:
         server = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
@@ -95,12 +105,12 @@ def _up(kueue: bool) -> int:
     return 0
 
 
-def _serve(kueue: bool) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     """Until SIGTERM or SIGINT, or a component's end."""
     stop: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: _stop(stop))
-    with control_plane(Options(kueue=kueue)) as plane:
+    with _level(arguments) as plane:
         own = {"pid": str(os.getpid()), "started": start_time(os.getpid()), "kubeconfig": str(plane.kubeconfig)}
         temporary = _file().with_suffix(".new")
         temporary.write_text(json.dumps(own))
@@ -112,6 +122,13 @@ def _serve(kueue: bool) -> int:
         finally:
             _file().unlink(missing_ok=True)
     return 0
+
+
+def _level(arguments: argparse.Namespace) -> AbstractContextManager[ControlPlane]:
+    if not arguments.nodes:
+        return control_plane(Options(kueue=arguments.kueue))
+    pools = [*cpu_pool(), *tpu_pool("v6e", slice_shape("v6e", "4x4"))[: arguments.nodes]]
+    return cluster(pools, [RUNTIME, RUNTIME_CPU], kueue=arguments.kueue)
 
 
 def _stop(stop: list[int]) -> None:

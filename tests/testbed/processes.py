@@ -58,7 +58,9 @@ class Processes:
                 why = self._supervisor.failed.get(name) or f"code {self._supervisor.codes[name]}"
                 raise TestbedError(f"{name} ended ({why}); {self.log(name)} ends with:{self._end(name)}")
 
-    def wait(self, ready: Callable[[], bool], what: str, *names: str, timeout_s: float = 60) -> None:
+    def wait(
+        self, ready: Callable[[], bool], what: str, *names: str, timeout_s: float = 60, every_s: float = STEP_S
+    ) -> None:
         """Until `ready`. Raises TestbedError when one of the processes ends, or time is up."""
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -66,7 +68,7 @@ class Processes:
             if time.monotonic() > deadline:
                 ends = "".join(f"\n{self.log(name)} ends with:{self._end(name)}" for name in names)
                 raise TestbedError(f"{what} did not come within {timeout_s:g} s{ends}")
-            time.sleep(STEP_S)
+            time.sleep(every_s)
 
     def _end(self, name: str) -> str:
         return "".join(f"\n  {line}" for line in Tail.last(self.log(name), 8))

@@ -31,6 +31,7 @@ class Context:
     labels: dict[str, str]
     runtime_image: str
     chips: bool  # whether TPU chips are requested
+    trial: bool  # whether ranks run on CPU, wherever they are put
 
     @property
     def stop_grace_s(self) -> int:
@@ -42,7 +43,7 @@ class Context:
 
 def head_template(context: Context, spec: JobSpec) -> Manifest:
     """The Ray head: no ranks, the driver."""
-    resources = _requested(head_resources(context.shape.hosts * spec.slices, context.chips), context.job.spec.head)
+    resources = _requested(head_resources(context.shape.hosts * spec.slices, context.trial), context.job.spec.head)
     grace = context.stop_grace_s
     own = [
         {"name": names.ENV_JOB, "value": _literal(spec.to_json())},
@@ -63,7 +64,7 @@ def head_template(context: Context, spec: JobSpec) -> Manifest:
 
 def worker_template(context: Context) -> Manifest:
     """A TPU host."""
-    resources = _requested(worker_resources(context.shape, context.chips), context.job.spec.worker)
+    resources = _requested(worker_resources(context.shape, context.chips, context.trial), context.job.spec.worker)
     own = [
         *_identity(context.shape),
         *_pairs(pod_environment(context.shape)),

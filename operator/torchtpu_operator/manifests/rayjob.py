@@ -27,7 +27,8 @@ def render(job: TorchTPUJob, attempt: int = 1, settings: Settings = Settings()) 
     labels = {names.LABEL_JOB_NAME: job.metadata.name, names.LABEL_ATTEMPT: str(attempt)}
     if job.metadata.uid:
         labels[names.LABEL_JOB_UID] = job.metadata.uid
-    context = Context(job, shape, labels, settings.runtime_image, chips=runtime.device == "TPU" or keep)
+    trial = runtime.device == "CPU"
+    context = Context(job, shape, labels, settings.runtime_image, chips=keep or not trial, trial=trial)
     spec = JobSpec(
         name=job.metadata.name,
         namespace=job.metadata.namespace,
@@ -93,10 +94,10 @@ def _metadata(job: TorchTPUJob, attempt: int, labels: dict[str, str]) -> Manifes
 
 
 def _tpu_group(context: Context) -> Manifest:
-    """One replica is one slice. `resources` is what Ray counts: devices, also where no chip is requested."""
+    """One replica is one slice. `resources` is what Ray counts: devices, also where they are CPUs."""
     slices, devices = context.job.spec.tpu.slices, context.shape.devices_per_host
     resources = {"TPU": str(devices)}
-    if not context.chips:
+    if context.trial:
         resources["CPU"] = str(devices + 1)
     return {
         "groupName": names.TPU_GROUP,

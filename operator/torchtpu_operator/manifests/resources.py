@@ -12,11 +12,12 @@ _HEADS = ((4, "2", "8Gi"), (64, "4", "16Gi"), (256, "8", "32Gi"))  # up to so ma
 _LARGEST_HEAD = ("16", "64Gi")
 
 
-def worker_resources(shape: SliceShape, chips: bool) -> Resources:
-    """Of a TPU host: most of its machine, which no other pod can use; with device CPU just enough for a trial."""
-    if not chips:
+def worker_resources(shape: SliceShape, chips: bool, trial: bool) -> Resources:
+    """Of a TPU host: most of its machine, which no other pod can use; for a trial on CPU just enough, and its chips."""
+    if trial:
         memory = f"{1 + shape.devices_per_host}Gi"
-        return {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}}
+        tpu = {"google.com/tpu": str(shape.chips_per_host)} if chips else {}
+        return {"requests": {"cpu": "500m", "memory": memory} | tpu, "limits": {"memory": memory} | tpu}
     machine = shape.machine_type
     amounts = {
         "cpu": str(int(machine.vcpus * _SHARE)),
@@ -26,9 +27,9 @@ def worker_resources(shape: SliceShape, chips: bool) -> Resources:
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
-def head_resources(hosts: int, chips: bool) -> Resources:
+def head_resources(hosts: int, trial: bool) -> Resources:
     """Of the head, which runs Ray's control plane and the driver, by the hosts it talks to."""
-    if not chips:
+    if trial:
         return {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     cpu, memory = next(((cpu, memory) for most, cpu, memory in _HEADS if hosts <= most), _LARGEST_HEAD)
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 BASE = "torchtpu-testbed-base:1"
 PAUSE = "torchtpu-testbed-pause:1"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
+LAYERS_GIB = 10
 _CERTIFICATES = "/etc/ssl/certs"  # of this machine, so that a build sees the same authorities
 
 
@@ -32,7 +33,13 @@ class Image:
     seconds: int
 
 
-RUNTIME = Image("torchtpu-operator:0.1.0", "runtime", ("operator",), 20)
+_PACKAGE = "operator/torchtpu_operator"
+RUNTIME = Image(
+    "torchtpu-operator:0.1.0",
+    "runtime",
+    ("operator/ttj.py", *(f"{_PACKAGE}/{part}" for part in ("__init__.py", "contract", "tpu", "runtime"))),
+    20,
+)
 RUNTIME_CPU = Image(
     "torchtpu-runtime-cpu:0.1.0",
     "runtime-cpu",
@@ -60,9 +67,10 @@ def _archive(folder: Path, name: str, key: str, seconds: int, make: Callable[[Pa
         new = path.with_suffix(".new")
         new.unlink(missing_ok=True)
         make(new)
-        for old in folder.glob(f"{name}-*.tar"):
+        for old in folder.glob(f"{name}-{'?' * len(key)}.tar"):
             old.unlink()
         new.rename(path)
+        _drop_old_layers()
         say(f"built the image {name} in {time.monotonic() - began:.0f} s: {path.stat().st_size / 2**20:.0f} MiB")
     return path
 
@@ -109,6 +117,13 @@ def _context(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def _drop_old_layers() -> None:
+    """Layers of earlier builds save time at the next, up to a point."""
+    used = _run(["du", "-s", "--block-size=1G", str(cache() / "node" / "storage")])
+    if int(used.split()[0]) > LAYERS_GIB:
+        buildah("rmi", "--prune")
 
 
 def buildah(*arguments: str) -> str:
