@@ -94,7 +94,7 @@ def _flush() -> None:
     numbers = {}
     for name, value in list(metrics.items())[:_METRICS]:
         with contextlib.suppress(TypeError, ValueError, RuntimeError):  # not a number: left out
-            numbers[str(name)] = float(value)
+            numbers[str(name)] = float(value.detach() if hasattr(value, "detach") else value)
     path = os.environ["TTJ_REPORT_FILE"]
     record = {"step": int(step), "total": total, "metrics": numbers, "time": when}
     with contextlib.suppress(OSError):

@@ -59,7 +59,7 @@ class Processes:
                 raise TestbedError(f"{name} ended ({why}); {self.log(name)} ends with:{self._end(name)}")
 
     def wait(
-        self, ready: Callable[[], bool], what: str, *names: str, timeout_s: float = 60, every_s: float = STEP_S
+        self, ready: Callable[[], bool], what: str, *names: str, timeout_s: float = 120, every_s: float = STEP_S
     ) -> None:
         """Until `ready`. Raises TestbedError when one of the processes ends, or time is up."""
         deadline = time.monotonic() + timeout_s
