@@ -37,13 +37,13 @@ cluster-tests: $(VENV)/.cluster
 e2e: $(VENV)/.cluster ## real pods on real nodes on this machine (root, Debian; first time 30 min, 3 GB of downloads, 30 GB of disk)
 	$(PYTEST) tests/e2e --durations=10 $(ARGS)
 
-cluster: $(VENV)/.cluster ## start a Kubernetes control plane with KubeRay and KWOK, to work with by hand
+cluster: $(VENV)/.cluster ## start a Kubernetes to work with by hand, with KubeRay and KWOK (ARGS=--kueue; ARGS="--nodes 4": real nodes, root)
 	$(TESTBED) up $(ARGS)
 
 cluster-down: $(VENV)/.cluster ## end it
 	$(TESTBED) down
 
-test-full: lint test test-schema bench ## everything, before an issue closes
+test-full: lint test test-schema test-cluster e2e bench ## everything, before an issue closes
 
 lint: $(VENV)/.unit ## ruff, mypy, import-linter, deptry, file sizes, CRD drift
 	$(BIN)/ruff check .
