@@ -8,7 +8,8 @@ UV_VERSION := 0.13.9
 PYTEST := $(BIN)/python -m pytest
 TESTBED := PYTHONPATH=operator:. $(BIN)/python -m tests.testbed
 
-.PHONY: help demo test test-unit test-runtime test-schema test-full lint crds requirements bench goldens clean
+.PHONY: help demo test test-unit test-runtime test-schema test-cluster cluster-tests e2e test-full cluster cluster-down
+.PHONY: lint crds requirements bench goldens clean
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -30,7 +31,6 @@ test-schema: $(VENV)/.unit ## golden objects against KubeRay's own CRD schema (n
 test-cluster: ## real API server, controllers, scheduler and KubeRay; no root (as root it drops to a user; builds Go programs once)
 	tests/testbed/unprivileged $(MAKE) cluster-tests
 
-.PHONY: cluster-tests e2e cluster cluster-down test-cluster
 cluster-tests: $(VENV)/.cluster
 	$(PYTEST) tests/cluster --durations=10 $(ARGS)
 
