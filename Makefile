@@ -11,7 +11,7 @@ TESTBED := PYTHONPATH=operator:. $(BIN)/python -m tests.testbed
 .PHONY: help demo test test-unit test-runtime test-schema test-cluster cluster-tests e2e test-full cluster cluster-down
 .PHONY: lint crds requirements bench goldens clean
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/.runtime ## run the 16-worker v6e 4x4 example on this machine (Linux; downloads 2.9 GB once)
 	$(BIN)/ttj run -f examples/ddp-v6e-4x4/job.yaml
