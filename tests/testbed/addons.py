@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import socket
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from tests.testbed import tpu_webhook
 from tests.testbed.cache import binary, share
 from tests.testbed.processes import answers
 
@@ -110,4 +113,17 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-START = {"kuberay": start_kuberay, "kwok": start_kwok, "kueue": start_kueue}
+def start_tpu_webhook(plane: ControlPlane) -> None:
+    """The stand-in for the TPU webhook of GKE's Ray add-on."""
+    port, certificate = plane.ports["tpu-webhook"], plane.folder / "tpu-webhook.pem"
+    plane.ca.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    plane.processes.start(
+        "tpu-webhook", sys.executable, "-m", tpu_webhook.__name__, str(port), certificate,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    plane.processes.wait(lambda: _listens(port), "the TPU webhook", "tpu-webhook")
+    authority = base64.b64encode(plane.ca.cert_pem.bytes()).decode()
+    plane.apply(tpu_webhook.configurations(f"https://127.0.0.1:{port}", authority))
+
+
+START = {"kuberay": start_kuberay, "kwok": start_kwok, "kueue": start_kueue, "tpu_webhook": start_tpu_webhook}

@@ -28,6 +28,16 @@ SERVICE_ADDRESS = "10.96.0.1"  # of the API server, the first of the service ran
 SERVICE_RANGE = "10.96.0.0/16"
 KUBECTL_TIMEOUT_S = 60
 USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kubelet", "kuberay", "kwok", "kueue")
+PORTS = (
+    "etcd",
+    "etcd-peer",
+    "api",
+    "kuberay-metrics",
+    "kuberay-health",
+    "kueue-webhook",
+    "kueue-health",
+    "tpu-webhook",
+)
 CORE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -42,6 +52,7 @@ class Options:
     kuberay: bool = True
     kwok: bool = True
     kueue: bool = False
+    tpu_webhook: bool = False
     address: str = "127.0.0.1"
     controller_manager: tuple[str, ...] = ()  # further flags
 
@@ -66,7 +77,7 @@ class ControlPlane:
     @property
     def running(self) -> list[str]:
         """Names of its processes."""
-        return [*CORE, *self.options.addons]
+        return [*CORE, *(name.replace("_", "-") for name in self.options.addons)]
 
     @property
     def kubeconfig(self) -> Path:
@@ -123,7 +134,7 @@ def kubectl() -> str:
 @contextlib.contextmanager
 def control_plane(options: Options = Options()) -> Iterator[ControlPlane]:
     """Build what is missing, start it, and leave nothing behind. Raises TestbedError."""
-    build.ensure([*CORE, *options.addons])
+    build.ensure([name for name in (*CORE, *options.addons) if name in build.PROGRAMS])
     with processes("control-plane") as running:
         plane = _prepare(options, running)
         _start_core(plane)
@@ -135,7 +146,16 @@ def control_plane(options: Options = Options()) -> Iterator[ControlPlane]:
 
 def _prepare(options: Options, running: Processes) -> ControlPlane:
     """Certificates, keys, tokens and the kubeconfig."""
-    names = ("etcd", "etcd-peer", "api", "kuberay-metrics", "kuberay-health", "kueue-webhook", "kueue-health")
+    names = (
+        "etcd",
+        "etcd-peer",
+        "api",
+        "kuberay-metrics",
+        "kuberay-health",
+        "kueue-webhook",
+        "kueue-health",
+        "tpu-webhook",
+    )
     ports = dict(zip(names, free_ports(len(names), random.SystemRandom()), strict=True))
     folder, ca = running.folder, trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
