@@ -42,6 +42,7 @@ class Options:
     kwok: bool = True
     kueue: bool = False
     address: str = "127.0.0.1"
+    dns: str = ""  # where the cluster's DNS will be; needs root
     controller_manager: tuple[str, ...] = ()  # further flags
 
     @property
