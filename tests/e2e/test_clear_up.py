@@ -45,9 +45,9 @@ def state():
 
 
 def running(*words):
-    """Processes with one of these words in their command."""
-    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in lines if any(word in line for word in words)]
+    """Processes with one of these words in their command; not those that ended and that init has yet to reap."""
+    lines = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in lines if line[0] != "Z" and any(word in line for word in words)]
 
 
 @pytest.fixture

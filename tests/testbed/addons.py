@@ -29,14 +29,23 @@ _WITH_METRICS_CERTIFICATES = (
 )
 
 
+# Only KubeRay asks the cluster's DNS; everything else here keeps the machine's.
+_WITH_RESOLVER = 'mount --bind "$1" /etc/resolv.conf && shift && exec "$@"'
+
+
 def start_kuberay(plane: ControlPlane) -> None:
-    """KubeRay's operator; it reads Ray dashboards through the API server, so it needs no cluster DNS."""
+    """KubeRay's operator. Without cluster DNS it reads Ray dashboards through the API server, with no time limit."""
     crds = share("kuberay") / "crd/bases"
     plane.kubectl("apply", "--server-side", "-f", str(crds))
     plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crds))
     health = f"127.0.0.1:{plane.ports['kuberay-health']}"
+    way: list[str | Path] = ["--use-kubernetes-proxy"]
+    resolver: list[str | Path] = []
+    if plane.options.dns:
+        (plane.folder / "resolv.conf").write_text(f"nameserver {plane.options.dns}\n")
+        way, resolver = [], ["unshare", "--mount", "sh", "-c", _WITH_RESOLVER, "sh", plane.folder / "resolv.conf"]
     plane.processes.start(
-        "kuberay", binary("kuberay"), "--enable-leader-election=false", "--use-kubernetes-proxy",
+        "kuberay", *resolver, binary("kuberay"), "--enable-leader-election=false", *way,
         f"--metrics-addr=127.0.0.1:{plane.ports['kuberay-metrics']}", f"--health-probe-bind-address={health}",
         env={"KUBECONFIG": str(plane.kubeconfig_of("kuberay")), "POD_NAMESPACE": "default"},
     )  # fmt: skip

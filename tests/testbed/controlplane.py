@@ -54,6 +54,7 @@ class Options:
     kueue: bool = False
     tpu_webhook: bool = False
     address: str = "127.0.0.1"
+    dns: str = ""  # where the cluster's DNS will be; needs root
     controller_manager: tuple[str, ...] = ()  # further flags
 
     @property

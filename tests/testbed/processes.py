@@ -14,6 +14,7 @@ from tests.testbed.cache import TestbedError, cache, say
 
 from torchtpu_operator.local.checks import EnvironmentProblem
 from torchtpu_operator.local.pods import ENV_MARK, Command
+from torchtpu_operator.local.processes import start_time
 from torchtpu_operator.local.supervisor import Supervisor
 from torchtpu_operator.local.tail import Tail
 
@@ -74,14 +75,24 @@ class Processes:
         return "".join(f"\n  {line}" for line in Tail.last(self.log(name), 8))
 
 
+def _runs(logs: Path) -> bool:
+    """Whether the bed that writes there lives."""
+    try:
+        pid, started = (logs / "owner").read_text().split()
+    except (OSError, ValueError):
+        return False
+    return start_time(int(pid)) == started
+
+
 @contextlib.contextmanager
 def processes(name: str) -> Iterator[Processes]:
     """A place for processes. Afterwards none is left; logs are kept, and their place is said, if the body raised."""
     base = cache() / "logs"
     base.mkdir(parents=True, exist_ok=True)
-    logs = Path(tempfile.mkdtemp(prefix=f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-", dir=base))
-    for old in sorted(base.iterdir())[:-KEPT_LOGS]:
+    for old in sorted(folder for folder in base.iterdir() if not _runs(folder))[:-KEPT_LOGS]:
         shutil.rmtree(old, ignore_errors=True)
+    logs = Path(tempfile.mkdtemp(prefix=f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-", dir=base))
+    (logs / "owner").write_text(f"{os.getpid()} {start_time(os.getpid())}")
     try:
         with Supervisor(logs / "keeper.log") as supervisor:
             yield Processes(supervisor, logs)

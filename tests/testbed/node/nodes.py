@@ -71,7 +71,7 @@ def cluster(pools: Sequence[Json], images: Sequence[Image], kueue: bool = False)
     require_disk(DISK_GIB, "images and nodes")
     build.ensure(build.NODE)
     files = archives(images)
-    with machine.machine(), control_plane(Options(kwok=False, kueue=kueue, address=ADDRESS)) as plane:
+    with machine.machine(), control_plane(Options(kwok=False, kueue=kueue, address=ADDRESS, dns=ADDRESS)) as plane:
         machine.note_scratch(plane.folder)
         start_nodes(plane, pools, image_store(plane.processes, files))
         yield plane
