@@ -27,16 +27,13 @@ Json = dict[str, Any]
 SERVICE_ADDRESS = "10.96.0.1"  # of the API server, the first of the service range
 SERVICE_RANGE = "10.96.0.0/16"
 KUBECTL_TIMEOUT_S = 60
-USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kubelet", "kuberay", "kwok", "kueue")
+USERS = (
+    *("admin", "kube-controller-manager", "kube-scheduler", "kuberay", "kwok", "kueue"),
+    *("kubelet", "kube-proxy", "coredns"),
+)
 PORTS = (
-    "etcd",
-    "etcd-peer",
-    "api",
-    "kuberay-metrics",
-    "kuberay-health",
-    "kueue-webhook",
-    "kueue-health",
-    "tpu-webhook",
+    *("etcd", "etcd-peer", "api", "kuberay-metrics", "kuberay-health"),
+    *("kueue-webhook", "kueue-health", "tpu-webhook"),
 )
 CORE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
@@ -147,17 +144,7 @@ def control_plane(options: Options = Options()) -> Iterator[ControlPlane]:
 
 def _prepare(options: Options, running: Processes) -> ControlPlane:
     """Certificates, keys, tokens and the kubeconfig."""
-    names = (
-        "etcd",
-        "etcd-peer",
-        "api",
-        "kuberay-metrics",
-        "kuberay-health",
-        "kueue-webhook",
-        "kueue-health",
-        "tpu-webhook",
-    )
-    ports = dict(zip(names, free_ports(len(names), random.SystemRandom()), strict=True))
+    ports = dict(zip(PORTS, free_ports(len(PORTS), random.SystemRandom()), strict=True))
     folder, ca = running.folder, trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
     hosts = ["127.0.0.1", "localhost", options.address, SERVICE_ADDRESS, "kubernetes.default.svc"]

@@ -102,7 +102,7 @@ def _start(plane: ControlPlane, number: int, pool: Json, store: Path) -> Node:
     labels = ",".join(f"{key}={value}" for key, value in pool["metadata"]["labels"].items())
     plane.processes.start(
         f"{name}-kubelet", *node.inside(
-            binary("kubelet"), f"--config={place}/kubelet.yaml", f"--kubeconfig={plane.kubeconfig}",
+            binary("kubelet"), f"--config={place}/kubelet.yaml", f"--kubeconfig={plane.kubeconfig_of('kubelet')}",
             f"--hostname-override={name}", f"--node-ip={node.address}", f"--node-labels={labels}",
         ),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _kube_proxy(plane: ControlPlane, node: Node) -> Json:
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": "nftables",
-        "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig_of("kube-proxy"))},
         "clusterCIDR": machine.POD_NETWORK,
         "conntrack": {"maxPerCore": 0, "min": 0},  # limits of the whole kernel
         "healthzBindAddress": "127.0.0.1:10256",
@@ -170,7 +170,7 @@ def _start_dns(plane: ControlPlane) -> None:
     corefile = plane.folder / "Corefile"
     corefile.write_text(
         f"cluster.local:53 in-addr.arpa:53 {{\n bind {ADDRESS}\n errors\n"
-        f" kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {plane.kubeconfig}\n  ttl 1\n }}\n}}\n"
+        f" kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {plane.kubeconfig_of('coredns')}\n  ttl 1\n }}\n}}\n"
     )
     plane.processes.start("coredns", binary("coredns"), f"-conf={corefile}")
 

@@ -167,3 +167,15 @@ def test_an_overlay_is_idempotent_and_changes_neither_argument(base, change):
 )
 def test_overlays_by_hand(base, change, merged):
     assert overlay(base, change) == merged
+
+
+@pytest.mark.parametrize("topology", ["2x2", "4x4"])
+def test_a_key_of_an_affinity_term_stands_in_one_place(topology):
+    """The API server refuses pods otherwise; no schema says so."""
+    (made,) = render(job(topology=topology))
+    terms = [node for node in walk(made) if "topologyKey" in node]
+    assert terms
+    for term in terms:
+        selector = term["labelSelector"]
+        chosen = {e["key"] for e in selector.get("matchExpressions", [])} | set(selector.get("matchLabels", {}))
+        assert not chosen & {*term.get("matchLabelKeys", []), *term.get("mismatchLabelKeys", [])}
