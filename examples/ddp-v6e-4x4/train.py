@@ -46,14 +46,14 @@ def shard(indices: torch.Tensor, rank: int, world: int) -> torch.Tensor:
     return indices.view(world, -1)[rank]
 
 
-def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, rank: int, world: int) -> float:
-    """Share of right answers over the whole test set; each rank counts its own stripe."""
+def answers(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, rank: int, world: int) -> torch.Tensor:
+    """Right answers and all answers over the whole test set; each rank counts its own stripe."""
     with torch.no_grad():
         right = (model(images[rank::world]).argmax(1) == labels[rank::world]).sum()
     counted = torch.tensor([right.item(), len(labels[rank::world])], dtype=torch.float32, device=images.device)
     if world > 1:
         dist.all_reduce(counted)
-    return (counted[0] / counted[1]).item()
+    return counted
 
 
 def main() -> None:
@@ -91,14 +91,17 @@ def main() -> None:
             torch.save(state, args.checkpoint + ".new")
             os.replace(args.checkpoint + ".new", args.checkpoint)
 
-    score = accuracy(model, test_images, test_labels, rank, world)
+    counted = answers(model, test_images, test_labels, rank, world)
     if rank == 0:
         print(
             f"trained {args.epochs} epochs of {steps} steps on {world} x {device.type}, "
             f"global batch {args.global_batch}"
         )
-        print(f"test accuracy: {100 * score:.1f} %")
+        print(f"test accuracy: {100 * counted[0] / counted[1]:.1f} %")
     if world > 1:
+        # Gloo's threads drop a collective's tensors after it is over. Where one of them is the last to hold a tensor
+        # while Python ends, the process aborts: so `counted` is kept until here, and the ranks wait for each other.
+        dist.barrier()
         dist.destroy_process_group()
 
 
