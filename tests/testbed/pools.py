@@ -13,7 +13,7 @@ from torchtpu_operator.tpu.slices import SliceShape
 Json = dict[str, Any]
 
 _GIB = 2**30
-_ALLOCATABLE = 0.9  # of the machine, about what has been seen on real hosts
+_ALLOCATABLE = 0.9  # of the machine: less than has been seen on real hosts, so that what fits here fits there
 ZONE = "us-central1-b"
 
 
