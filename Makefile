@@ -32,10 +32,12 @@ test-cluster: ## real API server, controllers, scheduler and KubeRay; no root (a
 	tests/testbed/unprivileged $(MAKE) cluster-tests
 
 cluster-tests: $(VENV)/.cluster
+	$(TESTBED).build control-plane
 	$(PYTEST) tests/cluster --durations=10 $(ARGS)
 
 e2e: $(VENV)/.cluster ## real pods on real nodes on this machine (root, Debian; first time 30 min, 3 GB of downloads, 30 GB of disk)
-	$(PYTEST) tests/e2e --durations=10 $(ARGS)
+	$(TESTBED).build control-plane node
+	$(PYTEST) tests/e2e --durations=10 --timeout=1800 $(ARGS)
 
 cluster: $(VENV)/.cluster ## start a Kubernetes to work with by hand, with KubeRay and KWOK (ARGS=--kueue; ARGS="--nodes 4": real nodes, root)
 	$(TESTBED) up $(ARGS)

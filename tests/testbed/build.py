@@ -160,8 +160,9 @@ def _run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
 
 
 def main() -> int:
-    """Build the programs named, or all."""
-    names = sys.argv[1:] or list(PROGRAMS)
+    """Build the programs or levels named, or all."""
+    levels = {"control-plane": CONTROL_PLANE, "node": NODE}
+    names = [name for word in sys.argv[1:] for name in levels.get(word, (word,))] or list(PROGRAMS)
     if unknown := [name for name in names if name not in PROGRAMS]:
         sys.stderr.write(f"no such program: {', '.join(unknown)}; there are {', '.join(PROGRAMS)}\n")
         return 2
